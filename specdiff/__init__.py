@@ -1,0 +1,26 @@
+"""Speculative diffusion sampling with block verification and the Free Drafter (arXiv 2606.13426).
+
+The law of what comes out is exactly that of the sequential sampler.
+"""
+
+from specdiff.requests import Request, Sample
+from specdiff.sampler import Result, Run, Sampler
+from specdiff.stats import Stats
+from specdiff.targets import Target, TargetInfo, inspect_target, load_target, registered_targets
+from specdiff.transitions import Transitions
+
+__all__ = [
+    "Request",
+    "Result",
+    "Run",
+    "Sample",
+    "Sampler",
+    "Stats",
+    "Target",
+    "TargetInfo",
+    "Transitions",
+    "inspect_target",
+    "load_target",
+    "registered_targets",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,382 @@
+"""Lanes and rounds: requests in, samples out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdiff.coupling import residual_quantile
+from specdiff.drafters import Drafter, FreeDrafter
+from specdiff.noise import Purpose, normals, uniforms
+from specdiff.requests import Request, Sample
+from specdiff.stats import Stats
+from specdiff.targets.base import Target
+from specdiff.verification import Block, Verification
+
+DrafterFactory = Callable[[int, tuple[int, ...], torch.device], Drafter]
+
+_DRAFTERS: dict[str, DrafterFactory] = {"free": FreeDrafter}
+_VERIFICATIONS: dict[str, Callable[[], Verification]] = {"block": Block}
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Result:
+    """Samples in the order of their requests, and the counters of the run that made them."""
+
+    samples: list[Sample]
+    stats: Stats
+
+
+class Sampler:
+    """Draws images whose law is exactly that of the target's sequential sampler.
+
+    Every number depends on the request's seed alone, so that an image has the same bytes whatever the order of the
+    requests, the number of lanes and the company, as long as ``batch_rows`` and the software are the same.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        drafter: str | DrafterFactory = "free",
+        verification: str | Verification = "block",
+        draft_length: int = 7,
+        lanes: int = 16,
+        orthogonal: str = "kept",
+        batch_rows: int | None = None,
+        record_steps: Sequence[int] = (),
+    ) -> None:
+        """Prepare a sampler; no call of the network is made yet.
+
+        Args:
+            target: what is sampled.
+            drafter: ``free``, or a factory that gets lanes, shape and device.
+            verification: ``block``; ``none`` is the sequential baseline, one step a call; or a rule of your own.
+            draft_length: γ, steps drafted a round, at least 1.
+            lanes: images in progress at a time.
+            orthogonal: after a rejection, whether the part of the draft's noise that the coupling has not looked at is
+                ``kept`` or drawn ``fresh``. Both are exact.
+            batch_rows: rows of every network call, padded where needed; None is lanes × (γ + 1).
+            record_steps: numbers of steps, 0 … N; ``Sample.states`` then holds the state before each.
+
+        Raises:
+            ValueError: an unknown name or a number out of range.
+        """
+        if verification == "none":
+            draft_length = 0
+        elif draft_length < 1:
+            raise ValueError(f"draft_length must be at least 1, not {draft_length}; verification='none' drafts nothing")
+        if lanes < 1:
+            raise ValueError(f"lanes must be at least 1, not {lanes}")
+        if batch_rows is not None and batch_rows < 1:
+            raise ValueError(f"batch_rows must be at least 1, not {batch_rows}")
+        if orthogonal not in ("kept", "fresh"):
+            raise ValueError(f"orthogonal must be kept or fresh, not {orthogonal!r}")
+        steps = len(target.transitions)
+        if not all(0 <= step <= steps for step in record_steps):
+            raise ValueError(f"record_steps must lie between 0 and {steps}, not {list(record_steps)}")
+        self.target = target
+        self.draft_length = draft_length
+        self.lanes = lanes
+        self.batch_rows = batch_rows or lanes * (draft_length + 1)
+        self.orthogonal = orthogonal
+        self.record_steps = tuple(record_steps)
+        self.device = torch.device(getattr(target, "device", "cpu"))
+        self.drafter = _named(drafter, _DRAFTERS, "drafter")
+        self.verification = (
+            None
+            if verification == "none"
+            else _named(verification, {name: make() for name, make in _VERIFICATIONS.items()}, "verification")
+        )
+
+    def start(self) -> Run:
+        """Empty lanes, to be filled and advanced by the caller."""
+        return Run(self)
+
+    def stream(self, requests: Iterable[Request]) -> Iterator[Sample]:
+        """Samples in the order in which they finish; requests are taken as lanes fall free."""
+        run = self.start()
+        waiting = iter(requests)
+        while True:
+            run.submit(list(islice(waiting, run.free)))
+            if not run.busy:
+                return
+            yield from run.round()
+
+    def sample(self, requests: Iterable[Request]) -> Result:
+        """All samples, in the order of the requests.
+
+        Raises:
+            ValueError: two requests have one key, or the target cannot serve one.
+        """
+        requests = list(requests)
+        order = {request.key: i for i, request in enumerate(requests)}
+        if len(order) < len(requests):
+            raise ValueError("two requests have the same key")
+        run = self.start()
+        waiting = iter(requests)
+        samples: list[Sample] = []
+        while len(samples) < len(requests):
+            run.submit(list(islice(waiting, run.free)))
+            samples += run.round()
+        return Result(sorted(samples, key=lambda sample: order[sample.key]), run.stats)
+
+
+class Run:
+    """Lanes in progress. What a lane does depends on its own request and past only.
+
+    What the host decides by (step, draft length, …) it keeps in small arrays; states stay on the device, and one small
+    read a round tells how far each lane came.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.stats = Stats(
+            drafted_by_position=[0] * sampler.draft_length, accepted_by_position=[0] * sampler.draft_length
+        )
+        self._sampler = sampler
+        self._target = sampler.target
+        self._device = sampler.device
+        lanes, shape = sampler.lanes, tuple(sampler.target.shape)
+
+        transitions = sampler.target.transitions
+        self._steps = len(transitions)
+        stochastic = (transitions.sigma > 0).tolist()
+        run_length = [0] * (self._steps + 1)  # stochastic steps in a row from each step on
+        for step in reversed(range(self._steps)):
+            run_length[step] = run_length[step + 1] + 1 if stochastic[step] else 0
+        self._stochastic_run = np.array(run_length)
+        ratio = torch.where(transitions.sigma > 0, transitions.b / transitions.sigma, 0)
+        self._tables = torch.stack([transitions.a, transitions.b, transitions.sigma, ratio]).float().to(self._device)
+
+        self._requests: list[Request | None] = [None] * lanes
+        self._step = np.zeros(lanes, np.int64)
+        self._rounds = np.zeros(lanes, np.int64)
+        self._evaluations = np.zeros(lanes, np.int64)
+        self._drafted_until = np.zeros(lanes, np.int64)  # steps before this one have been drafted by some round
+        self._ready = np.zeros(lanes, bool)  # whether the drafter knows something of the lane
+
+        self._seed = torch.zeros(lanes, dtype=torch.int64, device=self._device)
+        self._state = torch.zeros((lanes, *shape), device=self._device)
+        self._conditioning: dict[str, Tensor] = {}
+        self._records = torch.zeros((lanes, len(sampler.record_steps), *shape))
+        self._drafter = sampler.drafter(lanes, shape, self._device) if sampler.draft_length else None
+
+    @property
+    def busy(self) -> int:
+        """How many lanes hold an image in progress."""
+        return len(self._requests) - self.free
+
+    @property
+    def free(self) -> int:
+        """How many lanes are empty."""
+        return self._requests.count(None)
+
+    @torch.no_grad()
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Put requests into empty lanes.
+
+        Raises:
+            ValueError: more requests than empty lanes, or the target cannot serve one; then none is taken.
+        """
+        if len(requests) > self.free:
+            raise ValueError(f"{len(requests)} requests for {self.free} empty lanes")
+        if not requests:
+            return
+        conditioning = self._target.condition(requests)
+        empty = [lane for lane, request in enumerate(self._requests) if request is None][: len(requests)]
+        lanes = torch.tensor(empty, device=self._device)
+        seeds = torch.tensor([request.seed for request in requests], device=self._device)
+        zero = torch.zeros_like(seeds)
+        start = normals(seeds, zero, zero, self._state[0].numel(), Purpose.START)
+        self._seed[lanes] = seeds
+        self._state[lanes] = start.view(-1, *self._state.shape[1:])
+        for name, rows in conditioning.items():
+            if name not in self._conditioning:
+                self._conditioning[name] = rows.new_zeros((len(self._requests), *rows.shape[1:]))
+            self._conditioning[name][lanes] = rows
+        for lane, request in zip(empty, requests, strict=True):
+            self._requests[lane] = request
+        for counter in (self._step, self._rounds, self._evaluations, self._drafted_until):
+            counter[empty] = 0
+        self._ready[empty] = False
+        for i, step in enumerate(self._sampler.record_steps):
+            if step == 0:
+                self._records[empty, i] = self._state[lanes].cpu()
+
+    @torch.no_grad()
+    def round(self) -> list[Sample]:
+        """Advance every busy lane by one round: draft, one call, verify. Returns the samples that it finished."""
+        busy = np.array([request is not None for request in self._requests])
+        if not busy.any():
+            return []
+        drafts = self._sampler.draft_length
+        length = np.where(busy & self._ready, np.minimum(drafts, self._stochastic_run[self._step]), 0)
+        bonus = busy & (self._step + length < self._steps)
+        position = np.arange(drafts + 1)
+        steps = np.minimum(self._step[:, None] + position, self._steps - 1)  # [lanes, γ + 1]
+        stream = np.zeros_like(steps)
+        if self._sampler.verification is not None and self._sampler.verification.fresh_noise:
+            stream = np.where(steps < self._drafted_until[:, None], self._rounds[:, None], 0)
+        wanted = busy[:, None] & (position < (length + bonus)[:, None])
+
+        tau, finite = self._advance(length, bonus, steps, stream, wanted)
+
+        self._rounds[busy] += 1
+        self._evaluations += wanted.sum(1)
+        self._drafted_until = np.maximum(self._drafted_until, self._step + length)
+        self._step[busy] += (tau + ((tau < length) | bonus))[busy]
+        self._ready |= busy
+        for i in range(drafts):
+            self.stats.drafted_by_position[i] += int((length > i).sum())
+            self.stats.accepted_by_position[i] += int((tau > i)[busy].sum())
+        return [
+            self._finish(int(lane), bool(finite[lane]))
+            for lane in np.flatnonzero(busy & ((self._step >= self._steps) | ~finite))
+        ]
+
+    def _advance(
+        self,
+        length: NDArray[np.int64],
+        bonus: NDArray[np.bool_],
+        steps: NDArray[np.int64],
+        stream: NDArray[np.int64],
+        wanted: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The round on the device: kept drafts, int64 [lanes], and whether each new state is finite, bool [lanes]."""
+        lanes, shape = self._state.shape[0], self._state.shape[1:]
+        drafts = int(length.max())  # the round is as long as its longest block
+        step, streams = self._upload(steps[:, : drafts + 1]), self._upload(stream[:, : drafts + 1])
+        limit, every = self._upload(length), torch.arange(lanes, device=self._device)
+        # four of [lanes, drafts + 1, 1 …]
+        a, b, sigma, ratio = self._tables[:, step].reshape(4, lanes, drafts + 1, *(1 for _ in shape))
+
+        # Draft: each from the draft before it.
+        z = normals(self._seed[:, None], step, streams, shape.numel()).view(lanes, drafts + 1, *shape)
+        path = torch.empty((lanes, drafts + 1, *shape), device=self._device)
+        path[:, 0] = self._state
+        guesses: list[Tensor] = []
+        for j in range(drafts):
+            guesses.append(cast(Drafter, self._drafter).predict(path[:, j], step[:, j]))
+            path[:, j + 1] = a[:, j] * path[:, j] + b[:, j] * guesses[j] + sigma[:, j] * z[:, j]
+
+        predictions = self._evaluate(path, step, wanted[:, : drafts + 1])
+
+        if drafts:
+            gap = ratio[:, :drafts] * (torch.stack(guesses, dim=1) - predictions[:, :drafts])
+            tau, noise = self._couple(gap, z, limit, step, streams)
+        else:
+            tau, noise = torch.zeros_like(limit), z[:, 0]
+        # A step of the target from the last state kept; its noise is the residual's where a draft was rejected.
+        new = a[every, tau] * path[every, tau] + b[every, tau] * predictions[every, tau] + sigma[every, tau] * noise
+        ends = (tau == limit) & ~self._upload(bonus)  # nothing follows the last draft
+        self._state = torch.where(ends.view(-1, *(1 for _ in shape)), path[every, tau], new)
+
+        if self._drafter is not None:
+            self._drafter.observe(predictions, tau, limit)
+        finite = self._state.flatten(1).abs().amax(1).isfinite()
+        kept, finite_lanes = torch.stack([tau, finite.long()]).cpu().numpy()
+        self._record(path, kept)
+        return kept, finite_lanes.astype(bool)
+
+    def _couple(self, gap: Tensor, z: Tensor, limit: Tensor, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor]:
+        """Verify the drafts.
+
+        Args:
+            gap: float32 [lanes, γ, *shape], Δ = (m^p − m^q) / σ.
+            z: float32 [lanes, γ + 1, *shape], the noise of the drafts and of a bonus step.
+            limit: int64 [lanes], drafts that count.
+            step, streams: int64 [lanes, γ + 1].
+
+        Returns:
+            τ, int64 [lanes], and the noise of the step that follows it, float32 [lanes, *shape]: z there, but where
+            draft τ + 1 was rejected its part along Δ follows the residual.
+        """
+        verification = cast(Verification, self._sampler.verification)
+        lanes, drafts, *shape = gap.shape
+        every, ones = torch.arange(lanes, device=self._device), [1] * len(shape)
+        counts = torch.arange(drafts, device=self._device) < limit[:, None]
+        squared = gap.square().flatten(2).sum(2, dtype=torch.float64)
+        cross = (gap * z[:, :drafts]).flatten(2).sum(2, dtype=torch.float64)
+        delta = torch.where(counts, squared.sqrt(), 0)
+        log_ratio = torch.where(counts, -cross - 0.5 * squared, 0)
+        u, v = uniforms(self._seed[:, None], step, streams)
+        tau, log_alpha = verification.accept(limit, log_ratio, delta, u[:, :drafts])
+
+        at = tau.clamp(max=drafts - 1)
+        distance = delta[every, at].clamp(min=_TINY)
+        direction = gap[every, at] / distance.float().view(-1, *ones)
+        noise = z[every, tau]
+        if self._sampler.orthogonal == "fresh":
+            other = normals(self._seed, step[every, at], streams[every, at], noise[0].numel(), Purpose.ORTHOGONAL)
+            rest = other.view_as(noise)
+            along = (rest * direction).flatten(1).sum(1, dtype=torch.float64)
+        else:
+            rest, along = noise, cross[every, at] / distance
+        shift = residual_quantile(log_alpha, distance, v[every, at]) - along
+        corrected = rest + shift.float().view(-1, *ones) * direction
+        return tau, torch.where((tau < limit).view(-1, *ones), corrected, noise)
+
+    def _evaluate(self, path: Tensor, step: Tensor, wanted: NDArray[np.bool_]) -> Tensor:
+        """x̂ at the wanted states of path, in calls of exactly ``batch_rows`` rows; elsewhere zeros."""
+        rows = np.flatnonzero(wanted)
+        size = self._sampler.batch_rows
+        padding = -len(rows) % size
+        padded = self._upload(np.concatenate([rows, np.repeat(rows[:1], padding)]))
+        states, steps, per_lane = path.flatten(0, 1), step.flatten(), path.shape[1]
+        predictions = torch.zeros_like(states)
+        for chunk in padded.split(size):
+            lane = chunk // per_lane
+            conditioning = {name: values[lane] for name, values in self._conditioning.items()}
+            predictions[chunk] = self._target.denoise(states[chunk], steps[chunk], conditioning)
+        self.stats.batched_calls += len(padded) // size
+        self.stats.padded_rows += padding
+        return predictions.view_as(path)
+
+    def _record(self, path: Tensor, kept: NDArray[np.int64]) -> None:
+        """Keep the states that were asked for: the drafts kept and the new state."""
+        for i, wanted in enumerate(self._sampler.record_steps):
+            ahead = wanted - self._step
+            drafted = np.flatnonzero((ahead > 0) & (ahead <= kept))
+            self._records[drafted, i] = path[drafted, ahead[drafted]].cpu()
+            reached = np.flatnonzero(ahead == kept + 1)
+            self._records[reached, i] = self._state[reached].cpu()
+
+    def _finish(self, lane: int, finite: bool) -> Sample:
+        request = cast(Request, self._requests[lane])
+        self._requests[lane] = None
+        calls = int(self._rounds[lane])  # verification is a round's only call
+        evaluations = int(self._evaluations[lane])
+        made: dict[str, Any] = {"key": request.key, "seed": request.seed, "extra": request.extra}
+        made |= {"rounds": calls, "calls": calls, "evaluations": evaluations}
+        if not finite:
+            self.stats.failed += 1
+            reason = f"the network returned NaN or infinity before step {int(self._step[lane])} of {self._steps}"
+            return Sample(image=None, latent=None, error=reason, **made)
+        self.stats.samples += 1
+        self.stats.steps += self._steps
+        self.stats.rounds += calls
+        self.stats.calls += calls
+        self.stats.evaluations += evaluations
+        # One at a time, so that a decoder whose arithmetic depends on the batch gives the same bytes in any company.
+        image = self._target.decode(self._state[lane : lane + 1])[0].cpu().numpy()
+        states = {step: self._records[lane, i].clone() for i, step in enumerate(self._sampler.record_steps)}
+        return Sample(image=image, latent=self._state[lane].cpu().clone(), states=states, **made)
+
+    def _upload(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+
+def _named(choice: Any, known: dict[str, Any], what: str) -> Any:
+    if not isinstance(choice, str):
+        return choice
+    if choice not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}, not {choice!r}")
+    return known[choice]

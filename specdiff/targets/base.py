@@ -1,0 +1,81 @@
+"""What a sampler needs of the thing it samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from specdiff.requests import Request
+from specdiff.transitions import Transitions
+
+
+class Target(Protocol):
+    """A denoiser with its transitions; a user's own model is a class with these five.
+
+    A target may also have ``device``, the torch device on which states are kept (the CPU without it).
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one state."""
+        ...
+
+    @property
+    def transitions(self) -> Transitions: ...
+
+    def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
+        """Predict the clean image, with everything deterministic that belongs to the sampler applied.
+
+        Args:
+            state: float32 [rows, *shape], the state before the step.
+            step: int64 [rows], 0 … N−1.
+            conditioning: as ``condition`` made it; each tensor's leading dimension is rows.
+
+        Returns:
+            float32 [rows, *shape]. A row's answer must not depend on the other rows.
+        """
+        ...
+
+    def condition(self, requests: Sequence[Request]) -> dict[str, Tensor]:
+        """Turn requests into tensors whose leading dimension is rows; empty for an unconditional target.
+
+        Raises:
+            ValueError: a request that the target cannot serve, named by its key.
+        """
+        ...
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Final states, float32 [rows, *shape], to pixels, uint8 [rows, height, width, channels]."""
+        ...
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """What can be told of a target without building its network.
+
+    Attributes:
+        name: as given to ``load_target``.
+        description: one line.
+        shape: of a state; for images channels, height, width.
+        num_classes: None for a target without classes.
+        has_null_class: whether a request may leave its label out although there are classes.
+        takes_prompts: whether requests need a prompt.
+        steps: N.
+        licence: of the weights.
+        weights_sha256: None where there are no weights.
+        class_names: one a class, or empty.
+    """
+
+    name: str
+    description: str
+    shape: tuple[int, ...]
+    num_classes: int | None
+    has_null_class: bool
+    takes_prompts: bool
+    steps: int
+    licence: str
+    weights_sha256: str | None
+    class_names: tuple[str, ...] = ()

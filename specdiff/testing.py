@@ -1,0 +1,95 @@
+"""Statistical evidence that a sampler's committed path follows its transitions.
+
+The innovation test needs no reference run: along a path that a sampler committed to, the innovations
+w_n = (y_{n+1} − a_n y_n − b_n x̂(y_n, n)) / σ_n must be independent standard normal numbers, whatever was drafted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdiff.requests import Request, Sample
+from specdiff.targets.base import Target
+
+LAGS = 3
+ORDERS = 4
+"""Highest Hermite polynomial. Products of two are limited to the same total degree, beyond which tails are too heavy
+for the normal approximation at tens of thousands of samples."""
+
+
+def innovations(target: Target, samples: Sequence[Sample], requests: Sequence[Request]) -> Tensor:
+    """What each stochastic step added to its mean, in units of σ, the initial state before them.
+
+    Args:
+        target: what was sampled.
+        samples: made with ``record_steps=range(N + 1)``.
+        requests: in the same order; the target's conditioning.
+
+    Returns:
+        float64 [samples, 1 + stochastic steps, dimensions].
+    """
+    transitions = target.transitions
+    states = torch.stack([torch.stack([sample.states[n] for n in range(len(transitions) + 1)]) for sample in samples])
+    conditioning = target.condition(requests)
+    found = [states[:, 0].double()]
+    for n in range(len(transitions)):
+        if transitions.sigma[n] > 0:
+            step = torch.full((len(samples),), n)
+            prediction = target.denoise(states[:, n], step, conditioning).double()
+            mean = transitions.a[n] * states[:, n].double() + transitions.b[n] * prediction
+            found.append((states[:, n + 1].double() - mean) / transitions.sigma[n])
+    return torch.stack(found, dim=1).flatten(2)
+
+
+def innovation_p_value(w: Tensor) -> float:
+    """Whether innovations are independent N(0, 1): one p-value, Bonferroni-corrected over every statistic.
+
+    Means of the normalised Hermite polynomials H_1 … H_4 of each coordinate, products H_a(w_n) H_b(w_{n+k}) for k ≤ 3,
+    each combined over steps as a sum and as χ²; and Kolmogorov–Smirnov of each step's first coordinate.
+
+    Args:
+        w: float64 [samples, steps, dimensions].
+    """
+    count, steps, _ = w.shape
+    hermite = _hermite(w)  # [orders, samples, steps, dimensions]
+    p_values = [_combined(hermite[order].mean(0) * math.sqrt(count)) for order in range(ORDERS)]
+    for lag in range(1, min(LAGS, steps - 1) + 1):
+        for first in range(ORDERS):
+            for second in range(ORDERS - first - 2 + 1):
+                product = hermite[first][:, :-lag] * hermite[second][:, lag:]
+                p_values.append(_combined(product.mean(0) * math.sqrt(count)))
+    p_values.append(_kolmogorov_smirnov(w[:, :, 0]))
+    every = torch.cat([values.flatten() for values in p_values])
+    return min(1.0, float(every.min()) * len(every))
+
+
+def _hermite(w: Tensor) -> list[Tensor]:
+    """Normalised probabilists' Hermite polynomials, H_1 … H_ORDERS, each of mean 0 and variance 1 under N(0, 1)."""
+    polynomials = [torch.ones_like(w), w]
+    for order in range(1, ORDERS):
+        polynomials.append(w * polynomials[order] - order * polynomials[order - 1])
+    return [polynomials[order] / math.sqrt(math.factorial(order)) for order in range(1, ORDERS + 1)]
+
+
+def _combined(z: Tensor) -> Tensor:
+    """Two-sided p-values of standard normal z [steps, dimensions], over steps by sum and by χ²: [2, dimensions]."""
+    steps = z.shape[0]
+    by_sum = torch.special.erfc((z.sum(0) / math.sqrt(steps)).abs() / math.sqrt(2))
+    by_square = torch.special.gammaincc(z.new_tensor(steps / 2), z.square().sum(0) / 2)
+    return torch.stack([by_sum, by_square])
+
+
+def _kolmogorov_smirnov(w: Tensor) -> Tensor:
+    """P-value of each column of w [samples, steps] against N(0, 1), asymptotic in Stephens' form: [steps]."""
+    count = w.shape[0]
+    cdf = torch.special.ndtr(w.sort(0).values)
+    rank = torch.arange(1, count + 1, dtype=w.dtype)[:, None]
+    distance = torch.maximum((rank / count - cdf).amax(0), (cdf - (rank - 1) / count).amax(0))
+    scaled = (math.sqrt(count) + 0.12 + 0.11 / math.sqrt(count)) * distance
+    k = torch.arange(1, 101, dtype=w.dtype)[:, None]
+    series = 2 * ((-1) ** (k - 1) * torch.exp(-2 * k**2 * scaled**2)).sum(0)
+    return torch.where(scaled < 0.2, 1.0, series).clamp(0, 1)

@@ -1,0 +1,207 @@
+"""The output's law is exactly the sequential sampler's.
+
+Three tests on the committed paths, with fixed seeds. The innovation test looks at every step; a Kolmogorov–Smirnov
+test looks at random projections of (an intermediate state, the final state), and a random-Fourier MMD at the same
+joint, both against an independent run of the sequential sampler. Each configuration has a false-alarm rate of LEVEL
+over its three tests (Bonferroni within each); over fewer than 100 configurations the family-wise rate is under 1e-3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+from toy import ToyChain, mixture, offset
+
+import specdiff.sampler
+from specdiff import Request, Sample, Sampler, Target
+from specdiff.noise import normals, uniforms
+from specdiff.testing import innovation_p_value, innovations
+from specdiff.verification import Block
+
+COUNT = 20_000
+LEVEL = 1e-5
+POWER = 1e-12
+
+
+def draw(target: Target, first_seed: int, count: int, **settings: Any) -> tuple[list[Sample], list[Request]]:
+    """All states of independent images, in lanes of a size that keeps memory small."""
+    steps = len(target.transitions)
+    sampler = Sampler(target, lanes=count, batch_rows=16_384, record_steps=range(steps + 1), **settings)
+    requests = [Request(str(i), first_seed + i) for i in range(count)]
+    return sampler.sample(requests).samples, requests
+
+
+def joint(samples: list[Sample], middle: int) -> Tensor:
+    """An intermediate state and the final one, float64 [samples, 2 · dimensions]."""
+    last = max(samples[0].states)
+    return torch.stack([torch.cat([s.states[middle].flatten(), s.states[last].flatten()]) for s in samples]).double()
+
+
+def ks_p_value(a: Tensor, b: Tensor) -> float:
+    """Two-sample KS on 16 random projections, Bonferroni-corrected."""
+    directions = torch.randn(a.shape[1], 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pairs = zip((a @ directions).T.numpy(), (b @ directions).T.numpy(), strict=True)
+    return min(1.0, 16 * min(stats.ks_2samp(x, y).pvalue for x, y in pairs))
+
+
+def mmd_p_value(a: Tensor, b: Tensor) -> float:
+    """Two-sample test of 50 random Fourier features' means, by their joint χ² (Chwialkowski et al., 2015)."""
+    generator = torch.Generator().manual_seed(1)
+    spread = torch.cat([a, b]).std(0) * a.shape[1] ** 0.5
+    frequencies = torch.randn(a.shape[1], 25, generator=generator, dtype=torch.float64) / spread[:, None]
+    features = [torch.cat([torch.cos(x @ frequencies), torch.sin(x @ frequencies)], dim=1) for x in (a, b)]
+    difference = features[0].mean(0) - features[1].mean(0)
+    covariance = features[0].T.cov() / len(a) + features[1].T.cov() / len(b)
+    statistic = difference @ torch.linalg.solve(covariance, difference)
+    return float(stats.chi2.sf(statistic, 50))
+
+
+TARGETS: dict[str, Callable[[], Any]] = {
+    "toy": lambda: ToyChain(12),
+    "toy-short": lambda: ToyChain(4),
+    "mixture-2d": lambda: mixture(16, 2, 8),
+    "mixture-2d-short": lambda: mixture(5, 2, 8),
+    "mixture-8d": lambda: mixture(16, 8, 8),
+    "mixture-64d": lambda: mixture(10, 64, 8),
+}
+
+
+@cache
+def reference(name: str) -> Tensor:
+    target = TARGETS[name]()
+    samples, _ = draw(target, 10_000_000, COUNT, verification="none")
+    return joint(samples, len(target.transitions) // 2)
+
+
+def p_values(name: str, count: int = COUNT, **settings: Any) -> dict[str, float]:
+    target = TARGETS[name]()
+    samples, requests = draw(target, 0, count, **settings)
+    found = joint(samples, len(target.transitions) // 2)
+    return {
+        "innovation": innovation_p_value(innovations(target, samples, requests)),
+        "ks": ks_p_value(found, reference(name)),
+        "mmd": mmd_p_value(found, reference(name)),
+    }
+
+
+def assert_exact(name: str, **settings: Any) -> None:
+    found = p_values(name, **settings)
+    assert min(found.values()) > LEVEL / 3, found
+
+
+@pytest.mark.parametrize("draft_length", [1, 2, 4, 7, 12])
+@pytest.mark.parametrize("name", ["mixture-2d", "mixture-2d-short", "mixture-8d", "mixture-64d"])
+def test_block_with_the_free_drafter(name: str, draft_length: int) -> None:
+    assert_exact(name, draft_length=draft_length)
+
+
+@pytest.mark.parametrize("orthogonal", ["kept", "fresh"])
+@pytest.mark.parametrize(
+    ("name", "delta", "draft_length"),
+    [("toy", 0.8, 3), ("toy", 0.5, 6), ("toy", 1.5, 3), ("toy", 0.05, 7), ("toy-short", 0.5, 7), ("toy", 4.0, 2)],
+)
+def test_block_with_a_drafter_that_is_off(name: str, delta: float, draft_length: int, orthogonal: str) -> None:
+    assert_exact(name, draft_length=draft_length, drafter=offset(delta), orthogonal=orthogonal)
+
+
+def test_fresh_orthogonal_noise_with_the_free_drafter() -> None:
+    assert_exact("mixture-8d", draft_length=5, orthogonal="fresh")
+
+
+def test_sequential() -> None:
+    """The baseline itself, by the innovation test."""
+    for name in ("toy", "mixture-8d"):
+        target = TARGETS[name]()
+        samples, requests = draw(target, 0, COUNT, verification="none")
+        assert innovation_p_value(innovations(target, samples, requests)) > LEVEL
+
+
+def test_lanes_refilled_in_mid_flight() -> None:
+    """Images that start while their neighbours are half done, in chunks that cut across lanes."""
+    target = TARGETS["mixture-2d"]()
+    sampler = Sampler(target, lanes=1500, batch_rows=1024, draft_length=5, record_steps=range(17))
+    requests = [Request(str(i), i) for i in range(COUNT)]
+    samples = sampler.sample(requests).samples
+    assert innovation_p_value(innovations(target, samples, requests)) > LEVEL
+    assert ks_p_value(joint(samples, 8), reference("mixture-2d")) > LEVEL
+
+
+class FirstFailure(Block):
+    """Biased: stops at the first U_i > h_i, as token verification would, instead of taking the largest U_i ≤ h_i."""
+
+    def accept(self, length: Tensor, log_ratio: Tensor, delta: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        kept = torch.zeros_like(length)
+        log_p = torch.zeros(len(length), dtype=torch.float64)
+        alive = torch.ones_like(length, dtype=torch.bool)
+        for i in range(log_ratio.shape[1]):
+            # a block with all other uniforms at 1 keeps draft i + 1 exactly if U_{i+1} ≤ h_{i+1}
+            only = torch.ones_like(u)
+            only[:, i] = u[:, i]
+            tau, log_alpha = super().accept(length, log_ratio, delta, only)
+            alive &= tau == i + 1
+            kept, log_p = torch.where(alive, tau, kept), torch.where(alive, log_alpha, log_p)
+        return kept, log_p
+
+
+class PlainResidual(Block):
+    """Biased: draws from the residual of α = 1 whatever p_τ is."""
+
+    def accept(self, length: Tensor, log_ratio: Tensor, delta: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        tau, log_alpha = super().accept(length, log_ratio, delta, u)
+        return tau, torch.zeros_like(log_alpha)
+
+
+class OldNoise(Block):
+    """Biased: steps drafted again see the same z, U and V that an earlier block has looked at."""
+
+    fresh_noise = False
+
+
+def assert_seen(name: str, **settings: Any) -> None:
+    found = p_values(name, count=COUNT, **settings)
+    assert found["innovation"] < POWER, found
+
+
+def test_sees_a_block_that_stops_at_the_first_failure() -> None:
+    assert_seen("toy", drafter=offset(0.8), draft_length=3, verification=FirstFailure())
+
+
+def test_sees_the_residual_of_alpha_one() -> None:
+    assert_seen("toy", drafter=offset(1.5), draft_length=3, verification=PlainResidual())
+
+
+def test_sees_old_random_numbers() -> None:
+    assert_seen("toy", drafter=offset(0.5), draft_length=6, verification=OldNoise())
+
+
+def test_sees_old_uniforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    def old(seed: Tensor, step: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
+        return uniforms(seed, step, torch.zeros_like(stream))
+
+    monkeypatch.setattr(specdiff.sampler, "uniforms", old)
+    assert_seen("toy", drafter=offset(0.5), draft_length=6)
+
+
+def test_sees_old_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def old(seed: Tensor, step: Tensor, stream: Tensor, *rest: Any) -> Tensor:
+        return normals(seed, step, torch.zeros_like(stream), *rest)
+
+    monkeypatch.setattr(specdiff.sampler, "normals", old)
+    assert_seen("toy", drafter=offset(0.5), draft_length=6)
+
+
+def test_ks_and_mmd_see_a_shifted_law() -> None:
+    """Power of the two-sample tests: a drafter trusted without verification."""
+
+    class Trusting(Block):
+        def accept(self, length: Tensor, log_ratio: Tensor, delta: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+            return length, torch.zeros(len(length), dtype=torch.float64)
+
+    found = p_values("toy", drafter=offset(0.2), draft_length=3, verification=Trusting())
+    assert max(found.values()) < POWER, found
