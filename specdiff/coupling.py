@@ -64,6 +64,28 @@ def residual_quantile(log_alpha: Tensor, delta: Tensor, v: Tensor) -> Tensor:
     return s
 
 
+def residual_transport(log_alpha: Tensor, delta: Tensor, s: Tensor) -> Tensor:
+    """T_α: carries a rejected draft's s, which follows (p − α q)₊, to the residual (α q − p)₊, decreasing.
+
+    T_α(s) = Ψ_α⁻¹([Φ(δ − s) − α Φ(−s)] / (1 − α + S)); T_1 is the reflection s ↦ δ − s.
+
+    Args:
+        log_alpha: float64 [...], ≤ 0.
+        delta: float64 [...], ≥ 0.
+        s: float64 [...], at least s*; below it the answer means nothing, but is a number.
+
+    Returns:
+        float64 [...], at most s*.
+    """
+    delta = delta.clamp(min=_TINY)
+    mirrored = delta - s
+    gap = (delta * (s - _edge(log_alpha, delta))).clamp(min=0)
+    log_above = log_alpha + _log_mass_below(mirrored, -log_alpha, delta, gap)  # of (p − α q)₊ beyond s
+    total = torch.exp(log_residual_mass(log_alpha, delta)) - torch.expm1(log_alpha)
+    v = torch.exp(log_above) / total
+    return residual_quantile(log_alpha, delta, torch.nan_to_num(v, 0.5).clamp(_TINY, 1 - 2**-53))
+
+
 def _edge(log_alpha: Tensor, delta: Tensor) -> Tensor:
     """s*, where the support of the residual ends."""
     return log_alpha / delta + 0.5 * delta
@@ -76,8 +98,8 @@ def _log_mass_below(s: Tensor, log_alpha: Tensor, delta: Tensor, gap: Tensor) ->
     difference = torch.where(delta < 0.5, _mills_integral(shifted, delta), _mills(s) - mills_shifted)
     near = log_alpha - 0.5 * s**2 - _LOG_SQRT_2PI + torch.log(difference - torch.expm1(-gap) * mills_shifted)
     # For s > 1 the shifted term is far smaller than the first (α ≤ 1 makes δ > 2 there), so nothing cancels.
-    ratio = torch.exp(-gap) * mills_shifted / _mills(s)
-    far = log_alpha + torch.special.log_ndtr(s) + torch.log1p(-ratio)
+    log_first = log_alpha + torch.special.log_ndtr(s)
+    far = log_first + torch.log1p(-torch.exp(torch.special.log_ndtr(shifted) - log_first).clamp(max=1))
     return torch.where(s > 1, far, near)
 
 

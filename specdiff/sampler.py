@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -12,18 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdiff.coupling import residual_quantile
-from specdiff.drafters import Drafter, FreeDrafter
+from specdiff.drafters import Drafter, HeldDrafter
 from specdiff.noise import Purpose, normals, uniforms
 from specdiff.requests import Request, Sample
 from specdiff.stats import Stats
 from specdiff.targets.base import Target
-from specdiff.verification import Block, Verification
+from specdiff.verification import Block, Reflection, Token, Verification
 
 DrafterFactory = Callable[[int, tuple[int, ...], torch.device], Drafter]
 
-_DRAFTERS: dict[str, DrafterFactory] = {"free": FreeDrafter}
-_VERIFICATIONS: dict[str, Callable[[], Verification]] = {"block": Block}
 _TINY = 1e-30
 
 
@@ -50,7 +48,10 @@ class Sampler:
         verification: str | Verification = "block",
         draft_length: int = 7,
         lanes: int = 16,
+        held: str = "x0",
+        reuse: str = "rejected",
         orthogonal: str = "kept",
+        correction: str = "residual",
         batch_rows: int | None = None,
         record_steps: Sequence[int] = (),
     ) -> None:
@@ -58,13 +59,19 @@ class Sampler:
 
         Args:
             target: what is sampled.
-            drafter: ``free``, or a factory that gets lanes, shape and device.
-            verification: ``block``; ``none`` is the sequential baseline, one step a call; or a rule of your own.
+            drafter: ``free`` or ``frozen`` (see :class:`specdiff.drafters.HeldDrafter`), or a factory of your own that
+                gets lanes, shape and device.
+            verification: ``block``, ``token`` or ``reflection``; ``none`` is the sequential baseline, one step a call;
+                or a rule of your own.
             draft_length: γ, steps drafted a round, at least 1.
             lanes: images in progress at a time.
+            held: ``x0``, ``eps`` or ``v``, what a draft takes over from an earlier prediction.
+            reuse: ``rejected`` or ``accepted``, which prediction the Free Drafter takes it from.
             orthogonal: after a rejection, whether the part of the draft's noise that the coupling has not looked at is
                 ``kept`` or drawn ``fresh``. Both are exact.
-            batch_rows: rows of every network call, padded where needed; None is lanes × (γ + 1).
+            correction: after a rejection, ``residual`` draws the new state, ``transport`` moves the draft there.
+            batch_rows: rows of every network call, padded where needed; None is lanes × (γ + 1). The opening calls of
+                ``frozen`` have batch_rows / (γ + 1).
             record_steps: numbers of steps, 0 … N; ``Sample.states`` then holds the state before each.
 
         Raises:
@@ -90,12 +97,8 @@ class Sampler:
         self.orthogonal = orthogonal
         self.record_steps = tuple(record_steps)
         self.device = torch.device(getattr(target, "device", "cpu"))
-        self.drafter = _named(drafter, _DRAFTERS, "drafter")
-        self.verification = (
-            None
-            if verification == "none"
-            else _named(verification, {name: make() for name, make in _VERIFICATIONS.items()}, "verification")
-        )
+        self.drafter = _drafter(drafter, target, held, reuse)
+        self.verification = _verification(verification, correction)
 
     def start(self) -> Run:
         """Empty lanes, to be filled and advanced by the caller."""
@@ -159,6 +162,7 @@ class Run:
         self._requests: list[Request | None] = [None] * lanes
         self._step = np.zeros(lanes, np.int64)
         self._rounds = np.zeros(lanes, np.int64)
+        self._calls = np.zeros(lanes, np.int64)
         self._evaluations = np.zeros(lanes, np.int64)
         self._drafted_until = np.zeros(lanes, np.int64)  # steps before this one have been drafted by some round
         self._ready = np.zeros(lanes, bool)  # whether the drafter knows something of the lane
@@ -204,7 +208,7 @@ class Run:
             self._conditioning[name][lanes] = rows
         for lane, request in zip(empty, requests, strict=True):
             self._requests[lane] = request
-        for counter in (self._step, self._rounds, self._evaluations, self._drafted_until):
+        for counter in (self._step, self._rounds, self._calls, self._evaluations, self._drafted_until):
             counter[empty] = 0
         self._ready[empty] = False
         for i, step in enumerate(self._sampler.record_steps):
@@ -218,7 +222,8 @@ class Run:
         if not busy.any():
             return []
         drafts = self._sampler.draft_length
-        length = np.where(busy & self._ready, np.minimum(drafts, self._stochastic_run[self._step]), 0)
+        opens = self._drafter is not None and self._drafter.opens
+        length = np.where(busy & (self._ready | opens), np.minimum(drafts, self._stochastic_run[self._step]), 0)
         bonus = busy & (self._step + length < self._steps)
         position = np.arange(drafts + 1)
         steps = np.minimum(self._step[:, None] + position, self._steps - 1)  # [lanes, γ + 1]
@@ -227,9 +232,12 @@ class Run:
             stream = np.where(steps < self._drafted_until[:, None], self._rounds[:, None], 0)
         wanted = busy[:, None] & (position < (length + bonus)[:, None])
 
-        tau, finite = self._advance(length, bonus, steps, stream, wanted)
+        opening = (length > 0) & opens  # lanes whose first state has a call to itself
+
+        tau, finite = self._advance(length, bonus, steps, stream, wanted, opening)
 
         self._rounds[busy] += 1
+        self._calls += opening.astype(int) + (wanted.sum(1) > opening)
         self._evaluations += wanted.sum(1)
         self._drafted_until = np.maximum(self._drafted_until, self._step + length)
         self._step[busy] += (tau + ((tau < length) | bonus))[busy]
@@ -249,6 +257,7 @@ class Run:
         steps: NDArray[np.int64],
         stream: NDArray[np.int64],
         wanted: NDArray[np.bool_],
+        opening: NDArray[np.bool_],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The round on the device: kept drafts, int64 [lanes], and whether each new state is finite, bool [lanes]."""
         lanes, shape = self._state.shape[0], self._state.shape[1:]
@@ -262,13 +271,19 @@ class Run:
         z = normals(self._seed[:, None], step, streams, shape.numel()).view(lanes, drafts + 1, *shape)
         path = torch.empty((lanes, drafts + 1, *shape), device=self._device)
         path[:, 0] = self._state
+        if opening.any():
+            rows = max(1, self._sampler.batch_rows // (self._sampler.draft_length + 1))
+            start = self._evaluate(path[:, :1], step[:, :1], opening[:, None], rows)
+            cast(Drafter, self._drafter).observe(path, start, step, 0 * limit, 0 * limit)
+            wanted = wanted & ~(opening[:, None] & (np.arange(wanted.shape[1]) == 0))
         guesses: list[Tensor] = []
         for j in range(drafts):
             guesses.append(cast(Drafter, self._drafter).predict(path[:, j], step[:, j]))
             path[:, j + 1] = a[:, j] * path[:, j] + b[:, j] * guesses[j] + sigma[:, j] * z[:, j]
 
-        predictions = self._evaluate(path, step, wanted[:, : drafts + 1])
-
+        predictions = self._evaluate(path, step, wanted[:, : drafts + 1], self._sampler.batch_rows)
+        if opening.any():
+            predictions[:, :1] += start  # each is zero where the other is not
         if drafts:
             gap = ratio[:, :drafts] * (torch.stack(guesses, dim=1) - predictions[:, :drafts])
             tau, noise = self._couple(gap, z, limit, step, streams)
@@ -279,8 +294,8 @@ class Run:
         ends = (tau == limit) & ~self._upload(bonus)  # nothing follows the last draft
         self._state = torch.where(ends.view(-1, *(1 for _ in shape)), path[every, tau], new)
 
-        if self._drafter is not None:
-            self._drafter.observe(predictions, tau, limit)
+        if self._drafter is not None and not self._drafter.opens:
+            self._drafter.observe(path, predictions, step, tau, limit)
         finite = self._state.flatten(1).abs().amax(1).isfinite()
         kept, finite_lanes = torch.stack([tau, finite.long()]).cpu().numpy()
         self._record(path, kept)
@@ -320,14 +335,14 @@ class Run:
             along = (rest * direction).flatten(1).sum(1, dtype=torch.float64)
         else:
             rest, along = noise, cross[every, at] / distance
-        shift = residual_quantile(log_alpha, distance, v[every, at]) - along
+        drafted_s = cross[every, at] / distance + distance
+        shift = verification.correct(log_alpha, distance, drafted_s, v[every, at]) - along
         corrected = rest + shift.float().view(-1, *ones) * direction
         return tau, torch.where((tau < limit).view(-1, *ones), corrected, noise)
 
-    def _evaluate(self, path: Tensor, step: Tensor, wanted: NDArray[np.bool_]) -> Tensor:
-        """x̂ at the wanted states of path, in calls of exactly ``batch_rows`` rows; elsewhere zeros."""
+    def _evaluate(self, path: Tensor, step: Tensor, wanted: NDArray[np.bool_], size: int) -> Tensor:
+        """x̂ at the wanted states of path, in calls of exactly ``size`` rows; elsewhere zeros."""
         rows = np.flatnonzero(wanted)
-        size = self._sampler.batch_rows
         padding = -len(rows) % size
         padded = self._upload(np.concatenate([rows, np.repeat(rows[:1], padding)]))
         states, steps, per_lane = path.flatten(0, 1), step.flatten(), path.shape[1]
@@ -352,17 +367,17 @@ class Run:
     def _finish(self, lane: int, finite: bool) -> Sample:
         request = cast(Request, self._requests[lane])
         self._requests[lane] = None
-        calls = int(self._rounds[lane])  # verification is a round's only call
+        rounds, calls = int(self._rounds[lane]), int(self._calls[lane])
         evaluations = int(self._evaluations[lane])
         made: dict[str, Any] = {"key": request.key, "seed": request.seed, "extra": request.extra}
-        made |= {"rounds": calls, "calls": calls, "evaluations": evaluations}
+        made |= {"rounds": rounds, "calls": calls, "evaluations": evaluations}
         if not finite:
             self.stats.failed += 1
             reason = f"the network returned NaN or infinity before step {int(self._step[lane])} of {self._steps}"
             return Sample(image=None, latent=None, error=reason, **made)
         self.stats.samples += 1
         self.stats.steps += self._steps
-        self.stats.rounds += calls
+        self.stats.rounds += rounds
         self.stats.calls += calls
         self.stats.evaluations += evaluations
         # One at a time, so that a decoder whose arithmetic depends on the batch gives the same bytes in any company.
@@ -374,9 +389,23 @@ class Run:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
 
-def _named(choice: Any, known: dict[str, Any], what: str) -> Any:
+def _drafter(choice: str | DrafterFactory, target: Target, held: str, reuse: str) -> DrafterFactory:
     if not isinstance(choice, str):
         return choice
-    if choice not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}, not {choice!r}")
-    return known[choice]
+    if choice not in ("free", "frozen"):
+        raise ValueError(f"drafter must be free or frozen, not {choice!r}")
+    return partial(HeldDrafter, target.transitions, opens=choice == "frozen", held=held, reuse=reuse)
+
+
+def _verification(choice: str | Verification, correction: str) -> Verification | None:
+    if not isinstance(choice, str):
+        return choice
+    if choice == "none":
+        return None
+    if choice == "reflection":
+        if correction != "residual":
+            raise ValueError("verification='reflection' is its own correction; correction belongs to token and block")
+        return Reflection()
+    if choice not in ("token", "block"):
+        raise ValueError(f"verification must be none, token, reflection or block, not {choice!r}")
+    return Token(correction) if choice == "token" else Block(correction)

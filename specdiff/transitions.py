@@ -46,6 +46,12 @@ class Transitions:
     def __len__(self) -> int:
         return len(self.a)
 
+    @property
+    def velocity_scale(self) -> Tensor:
+        """k_n in x = k y − s v, float64 [N]: 1 on the interpolant (v = ε − x), α on a variance-preserving path."""
+        interpolant = (self.alpha + self.noise_std - 1).abs().max() < 1e-9
+        return torch.ones_like(self.alpha) if interpolant else self.alpha
+
     @classmethod
     def ddim(cls, alpha_bar: Tensor, eta: float = 1.0, final_alpha_bar: float = 1.0) -> Transitions:
         """Variance-preserving steps of DDIM (Song et al., arXiv 2010.02502, equations 12 and 16); eta = 1 is DDPM.

@@ -1,9 +1,4 @@
-"""How many drafts of a block are kept, vectorised over lanes.
-
-A verification gets, for each lane, the log ratios ln q/p of its drafts and the distances δ of the draft's from the
-target's means, and says how many drafts τ are kept and with which α the residual r_α ∝ max(0, α q − p) is drawn at
-the first one that is not.
-"""
+"""How many drafts of a block are kept, and where the first one that is not goes; vectorised over lanes."""
 
 from __future__ import annotations
 
@@ -12,14 +7,21 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specdiff.coupling import log_residual_mass
+from specdiff.coupling import log_residual_mass, residual_quantile, residual_transport
 
 
 class Verification(Protocol):
-    """A rule that keeps the law of the target."""
+    """A rule that keeps the law of the target.
+
+    It measures a draft at position i by s = ⟨y − m^q, e⟩ / σ, where e points from the target's mean to the draft's: s
+    follows N(0, 1) under the target and N(δ, 1) under the draft.
+
+    Attributes:
+        fresh_noise: whether a step that an earlier round has drafted must take fresh random numbers when it is drafted
+            again, because that round has looked at them.
+    """
 
     fresh_noise: bool
-    """Whether a step that an earlier round has drafted must take fresh random numbers when it is drafted again."""
 
     def accept(self, length: Tensor, log_ratio: Tensor, delta: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """Decide how many drafts are kept.
@@ -31,12 +33,73 @@ class Verification(Protocol):
             u: float64 [lanes, γ], independent uniforms in (0, 1).
 
         Returns:
-            τ, int64 [lanes], 0 … length, and ln α, float64 [lanes], for the residual at position τ + 1.
+            τ, int64 [lanes], 0 … length, and ln α, float64 [lanes], for the residual r_α ∝ max(0, α q − p) that the
+            state at position τ + 1 then follows.
+        """
+        ...
+
+    def correct(self, log_alpha: Tensor, delta: Tensor, s: Tensor, v: Tensor) -> Tensor:
+        """Put the rejected draft where the residual wants it.
+
+        Args:
+            log_alpha: float64 [lanes], of ``accept``.
+            delta: float64 [lanes], at position τ + 1.
+            s: float64 [lanes], of the rejected draft.
+            v: float64 [lanes], uniforms in (0, 1) that nothing else has looked at.
+
+        Returns:
+            float64 [lanes], s of the new state.
         """
         ...
 
 
-class Block:
+class _Residual:
+    """Corrections that serve any α: a draw from the residual, or the deterministic transport of the rejected draft."""
+
+    def __init__(self, correction: str = "residual") -> None:
+        if correction == "reflection":
+            raise ValueError(
+                "correction='reflection' is biased wherever α < 1: no invertible correction of constant Jacobian "
+                "exists for a block of two or more (arXiv 2606.13426, Proposition 3.2); take 'transport', or "
+                "verification='reflection'"
+            )
+        if correction not in ("residual", "transport"):
+            raise ValueError(f"correction must be residual or transport, not {correction!r}")
+        self._transport = correction == "transport"
+
+    def correct(self, log_alpha: Tensor, delta: Tensor, s: Tensor, v: Tensor) -> Tensor:
+        if self._transport:
+            return residual_transport(log_alpha, delta, s)
+        return residual_quantile(log_alpha, delta, v)
+
+
+class _LeftToRight:
+    """Keep drafts while ln U ≤ ln q/p (Leviathan et al., arXiv 2211.17192; De Bortoli et al., arXiv 2501.05370)."""
+
+    fresh_noise = False
+
+    def accept(self, length: Tensor, log_ratio: Tensor, delta: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        position = torch.arange(1, u.shape[1] + 1, device=length.device)
+        kept = (torch.log(u) <= log_ratio) & (position <= length[:, None])
+        tau = kept.long().cumprod(1).sum(1)
+        return tau, torch.zeros(len(length), dtype=torch.float64, device=length.device)
+
+
+class Token(_LeftToRight, _Residual):
+    """Token verification: each draft by itself, left to right; the first one rejected follows the residual r_1."""
+
+
+class Reflection(_LeftToRight):
+    """Reflection coupling: as token verification, but the rejected draft is mirrored between the two means.
+
+    The same law as a draw of r_1, without a random number (Bou-Rabee, Eberle & Zimmer, arXiv 1805.00452).
+    """
+
+    def correct(self, log_alpha: Tensor, delta: Tensor, s: Tensor, v: Tensor) -> Tensor:
+        return delta - s
+
+
+class Block(_Residual):
     """Block verification (Sun et al., arXiv 2403.10444, algorithm 2), on densities.
 
     p_i = min(1, p_{i−1} q/p(ỹ_i)); h_i = S_i / (S_i + 1 − p_i) with S_i = S(p_i, δ_{i+1}), h_γ = p_γ; τ is the largest

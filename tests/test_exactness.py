@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import combinations, product
 from typing import Any
 
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
-from toy import ToyChain, mixture, offset
+from toy import PROCESSES, mixture
 
 import specdiff.sampler
 from specdiff import Request, Sample, Sampler, Target
 from specdiff.noise import normals, uniforms
-from specdiff.testing import innovation_p_value, innovations
+from specdiff.targets import GaussianMixture
+from specdiff.testing import ToyChain, check_exactness, innovation_p_value, innovations, offset
 from specdiff.verification import Block
 
 COUNT = 20_000
@@ -132,6 +134,55 @@ def test_lanes_refilled_in_mid_flight() -> None:
     assert ks_p_value(joint(samples, 8), reference("mixture-2d")) > LEVEL
 
 
+AXES: dict[str, list[Any]] = {
+    "rule": [("token", "residual"), ("token", "transport"), ("reflection", "residual"),
+             ("block", "residual"), ("block", "transport")],
+    "drafter": ["free", "frozen"],
+    "held": ["x0", "eps", "v"],
+    "reuse": ["rejected", "accepted"],
+    "orthogonal": ["kept", "fresh"],
+    "process": list(PROCESSES),
+    "size": [(16, 4), (5, 7), (12, 1)],
+}  # fmt: skip
+
+
+def covering(axes: dict[str, list[Any]]) -> list[tuple[Any, ...]]:
+    """Greedy: rows until every pair of values of two axes stands in one."""
+    rows = list(product(*axes.values()))
+    columns = list(combinations(range(len(axes)), 2))
+    missing = {(a, b, row[a], row[b]) for row in rows for a, b in columns}
+    chosen = []
+    while missing:
+        best = max(rows, key=lambda row: sum((a, b, row[a], row[b]) in missing for a, b in columns))
+        missing -= {(a, b, best[a], best[b]) for a, b in columns}
+        chosen.append(best)
+    return chosen
+
+
+def configuration(row: tuple[Any, ...]) -> tuple[GaussianMixture, dict[str, Any]]:
+    values = dict(zip(AXES, row, strict=True))
+    (verification, correction), (steps, draft_length) = values.pop("rule"), values.pop("size")
+    target = mixture(steps, 2, 4, values.pop("process"))
+    return target, {"verification": verification, "correction": correction, "draft_length": draft_length, **values}
+
+
+@pytest.mark.parametrize("row", covering(AXES), ids=lambda row: "-".join(map(str, row)))
+def test_every_pair_of_settings(row: tuple[Any, ...]) -> None:
+    target, settings = configuration(row)
+    samples, requests = draw(target, 0, COUNT, **settings)
+    assert innovation_p_value(innovations(target, samples, requests)) > LEVEL
+
+
+@pytest.mark.slow
+def test_all_settings() -> None:
+    """The full product, fewer images each; the family-wise rate over its rows is 1e-3."""
+    rows = list(product(*AXES.values()))
+    for row in rows:
+        target, settings = configuration(row)
+        samples, requests = draw(target, 0, 3000, **settings)
+        assert innovation_p_value(innovations(target, samples, requests)) > 1e-3 / len(rows), row
+
+
 class FirstFailure(Block):
     """Biased: stops at the first U_i > h_i, as token verification would, instead of taking the largest U_i ≤ h_i."""
 
@@ -163,9 +214,26 @@ class OldNoise(Block):
     fresh_noise = False
 
 
+class ReflectedBlock(Block):
+    """Biased: mirrors the rejected draft though α < 1 (Proposition 3.2 of the paper says why it cannot be right)."""
+
+    def correct(self, log_alpha: Tensor, delta: Tensor, s: Tensor, v: Tensor) -> Tensor:
+        return delta - s
+
+
 def assert_seen(name: str, **settings: Any) -> None:
     found = p_values(name, count=COUNT, **settings)
     assert found["innovation"] < POWER, found
+
+
+@pytest.mark.parametrize("verification", ["token", "reflection", "block"])
+def test_the_public_checker_passes_what_is_exact(verification: str) -> None:
+    assert check_exactness(verification, seed=1_000_000).passed
+
+
+@pytest.mark.parametrize("verification", [FirstFailure(), PlainResidual(), OldNoise(), ReflectedBlock()])
+def test_the_public_checker_rejects_what_is_biased(verification: Block) -> None:
+    assert not check_exactness(verification).passed
 
 
 def test_sees_a_block_that_stops_at_the_first_failure() -> None:
@@ -174,6 +242,18 @@ def test_sees_a_block_that_stops_at_the_first_failure() -> None:
 
 def test_sees_the_residual_of_alpha_one() -> None:
     assert_seen("toy", drafter=offset(1.5), draft_length=3, verification=PlainResidual())
+
+
+def test_sees_reflection_under_block() -> None:
+    assert_seen("toy", drafter=offset(0.5), draft_length=6, verification=ReflectedBlock())
+
+
+def test_sees_one_uniform_used_twice_under_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def same(seed: Tensor, step: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
+        return (uniforms(seed, step, stream)[0],) * 2
+
+    monkeypatch.setattr(specdiff.sampler, "uniforms", same)
+    assert_seen("toy", drafter=offset(0.8), draft_length=3, verification="token")
 
 
 def test_sees_old_random_numbers() -> None:

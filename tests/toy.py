@@ -1,61 +1,35 @@
-"""Small targets and drafters on which an exactness test can see a bias (see the module's tests for which)."""
+"""Gaussian mixtures under every family of process, for exactness tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from specdiff import Request, Transitions
+from specdiff import Transitions
 from specdiff.targets import GaussianMixture
 
 
-class ToyChain:
-    """y′ = 0.6 y + 0.5 sin 2y + z in two dimensions; the last step is deterministic."""
-
-    shape = (2,)
-
-    def __init__(self, steps: int) -> None:
-        ones = torch.ones(steps, dtype=torch.float64)
-        sigma = ones.clone()
-        sigma[-1] = 0
-        self.transitions = Transitions(0.6 * ones, 0.5 * ones, sigma, ones, ones, ones)
-
-    def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
-        return torch.sin(2 * state)
-
-    def condition(self, requests: Sequence[Request]) -> dict[str, Tensor]:
-        return {}
-
-    def decode(self, latents: Tensor) -> Tensor:
-        return latents.to(torch.uint8)[:, None, :, None]
-
-
-class OffsetDrafter:
-    """The toy chain's own prediction, off by δ(y) along the first axis in units of σ."""
-
-    def __init__(self, delta: Callable[[Tensor], Tensor]) -> None:
-        self._delta = delta
-
-    def predict(self, state: Tensor, step: Tensor) -> Tensor:
-        guess = torch.sin(2 * state)
-        guess[:, 0] += self._delta(state) / 0.5
-        return guess
-
-    def observe(self, predictions: Tensor, kept: Tensor, length: Tensor) -> None:
-        pass
-
-
-def offset(delta: float) -> Callable[..., OffsetDrafter]:
-    """A factory of drafters that are off by a constant."""
-    return lambda lanes, shape, device: OffsetDrafter(lambda state: torch.full((len(state),), delta))
-
-
-def mixture(steps: int, dimensions: int, modes: int, seed: int = 0) -> GaussianMixture:
-    """Modes of standard deviation 0.3 at random places, under a cosine schedule that starts at N(0, I)."""
-    generator = torch.Generator().manual_seed(seed)
-    means = torch.randn(modes, dimensions, generator=generator, dtype=torch.float64)
+def cosine(steps: int) -> Tensor:
+    """ᾱ of a cosine schedule that starts at N(0, I): float64 [steps]."""
     alpha_bar = torch.cos(torch.pi / 2 * (1 - torch.arange(steps, dtype=torch.float64) / steps)) ** 2
     alpha_bar[0] = 0
-    return GaussianMixture(means, torch.full((modes,), 0.3), torch.linspace(1, 2, modes), Transitions.ddim(alpha_bar))
+    return alpha_bar
+
+
+PROCESSES: dict[str, Callable[[int], Transitions]] = {
+    "ddpm": lambda steps: Transitions.ddpm(cosine(steps)),
+    "ddpm-large": lambda steps: Transitions.ddpm(cosine(steps), "fixed_large"),
+    "ddim-0.5": lambda steps: Transitions.ddim(cosine(steps), eta=0.5),
+    "ends-in-noise": lambda steps: Transitions.ddim(cosine(steps), final_alpha_bar=0.99999),
+    "churn-0.3": lambda steps: Transitions.churn(torch.linspace(1, 0, steps + 1, dtype=torch.float64), 0.3),
+    "churn-1": lambda steps: Transitions.churn(torch.linspace(1, 0, steps + 1, dtype=torch.float64), 1.0),
+}
+
+
+def mixture(steps: int, dimensions: int, modes: int, process: str = "ddpm") -> GaussianMixture:
+    """Modes of standard deviation 0.3 at random places."""
+    generator = torch.Generator().manual_seed(0)
+    means = torch.randn(modes, dimensions, generator=generator, dtype=torch.float64)
+    return GaussianMixture(means, torch.full((modes,), 0.3), torch.linspace(1, 2, modes), PROCESSES[process](steps))

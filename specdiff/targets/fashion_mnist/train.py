@@ -81,7 +81,7 @@ def train(iterations: int, output: Path, folder: Path, seed: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--iterations", type=int, default=17_000)
+    parser.add_argument("--iterations", type=int, default=11_000)
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("unet.safetensors"))
     parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER)
     parser.add_argument("--seed", type=int, default=0)
