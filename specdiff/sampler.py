@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdiff.drafters import Drafter, HeldDrafter
+from specdiff.drafters import Drafter, ReusingDrafter, Window
+from specdiff.gain import Gain, calibrate
 from specdiff.noise import Purpose, normals, uniforms
 from specdiff.requests import Request, Sample
 from specdiff.stats import Stats
@@ -52,6 +53,7 @@ class Sampler:
         reuse: str = "rejected",
         orthogonal: str = "kept",
         correction: str = "residual",
+        gain: str | Gain = "none",
         batch_rows: int | None = None,
         record_steps: Sequence[int] = (),
     ) -> None:
@@ -59,8 +61,8 @@ class Sampler:
 
         Args:
             target: what is sampled.
-            drafter: ``free`` or ``frozen`` (see :class:`specdiff.drafters.HeldDrafter`), or a factory of your own that
-                gets lanes, shape and device.
+            drafter: ``free``, ``frozen`` or ``picard`` (see :class:`specdiff.drafters.ReusingDrafter`), or a factory of
+                your own that gets lanes, shape and device.
             verification: ``block``, ``token`` or ``reflection``; ``none`` is the sequential baseline, one step a call;
                 or a rule of your own.
             draft_length: γ, steps drafted a round, at least 1.
@@ -70,12 +72,13 @@ class Sampler:
             orthogonal: after a rejection, whether the part of the draft's noise that the coupling has not looked at is
                 ``kept`` or drawn ``fresh``. Both are exact.
             correction: after a rejection, ``residual`` draws the new state, ``transport`` moves the draft there.
+            gain: ``none``; ``kalman``, the target's stored gain, or one calibrated now; or a gain of your own.
             batch_rows: rows of every network call, padded where needed; None is lanes × (γ + 1). The opening calls of
                 ``frozen`` have batch_rows / (γ + 1).
             record_steps: numbers of steps, 0 … N; ``Sample.states`` then holds the state before each.
 
         Raises:
-            ValueError: an unknown name or a number out of range.
+            ValueError: an unknown name, a number out of range, or settings that cannot go together.
         """
         if verification == "none":
             draft_length = 0
@@ -97,7 +100,12 @@ class Sampler:
         self.orthogonal = orthogonal
         self.record_steps = tuple(record_steps)
         self.device = torch.device(getattr(target, "device", "cpu"))
-        self.drafter = _drafter(drafter, target, held, reuse)
+        if drafter == "picard" and verification == "block":
+            raise ValueError(
+                "drafter='picard' is biased under block verification, which has looked at the noise of steps that are "
+                "then drafted again; take verification='reflection' or 'token'"
+            )
+        self.drafter = _drafter(drafter, target, held, reuse, gain)
         self.verification = _verification(verification, correction)
 
     def start(self) -> Run:
@@ -267,8 +275,8 @@ class Run:
         # four of [lanes, drafts + 1, 1 …]
         a, b, sigma, ratio = self._tables[:, step].reshape(4, lanes, drafts + 1, *(1 for _ in shape))
 
-        # Draft: each from the draft before it.
         z = normals(self._seed[:, None], step, streams, shape.numel()).view(lanes, drafts + 1, *shape)
+        window = Window(step, a, b, sigma, z)
         path = torch.empty((lanes, drafts + 1, *shape), device=self._device)
         path[:, 0] = self._state
         if opening.any():
@@ -276,16 +284,15 @@ class Run:
             start = self._evaluate(path[:, :1], step[:, :1], opening[:, None], rows)
             cast(Drafter, self._drafter).observe(path, start, step, 0 * limit, 0 * limit)
             wanted = wanted & ~(opening[:, None] & (np.arange(wanted.shape[1]) == 0))
-        guesses: list[Tensor] = []
+        guesses = cast(Drafter, self._drafter).draft(self._state, window) if drafts else path[:, :0]
         for j in range(drafts):
-            guesses.append(cast(Drafter, self._drafter).predict(path[:, j], step[:, j]))
-            path[:, j + 1] = a[:, j] * path[:, j] + b[:, j] * guesses[j] + sigma[:, j] * z[:, j]
+            path[:, j + 1] = window.next(j, path[:, j], guesses[:, j])
 
         predictions = self._evaluate(path, step, wanted[:, : drafts + 1], self._sampler.batch_rows)
         if opening.any():
             predictions[:, :1] += start  # each is zero where the other is not
         if drafts:
-            gap = ratio[:, :drafts] * (torch.stack(guesses, dim=1) - predictions[:, :drafts])
+            gap = ratio[:, :drafts] * (guesses - predictions[:, :drafts])
             tau, noise = self._couple(gap, z, limit, step, streams)
         else:
             tau, noise = torch.zeros_like(limit), z[:, 0]
@@ -389,12 +396,17 @@ class Run:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
 
-def _drafter(choice: str | DrafterFactory, target: Target, held: str, reuse: str) -> DrafterFactory:
+def _drafter(choice: str | DrafterFactory, target: Target, held: str, reuse: str, gain: str | Gain) -> DrafterFactory:
     if not isinstance(choice, str):
         return choice
-    if choice not in ("free", "frozen"):
-        raise ValueError(f"drafter must be free or frozen, not {choice!r}")
-    return partial(HeldDrafter, target.transitions, opens=choice == "frozen", held=held, reuse=reuse)
+    if choice not in ("free", "frozen", "picard"):
+        raise ValueError(f"drafter must be free, frozen or picard, not {choice!r}")
+    if isinstance(gain, str) and gain not in ("none", "kalman"):
+        raise ValueError(f"gain must be none or kalman, not {gain!r}")
+    if gain == "kalman":
+        gain = getattr(target, "gain", None) or calibrate(target)
+    correction = gain if isinstance(gain, Gain) else None
+    return partial(ReusingDrafter, target.transitions, kind=choice, held=held, reuse=reuse, gain=correction)
 
 
 def _verification(choice: str | Verification, correction: str) -> Verification | None:

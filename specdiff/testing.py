@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specdiff.drafters import Window
 from specdiff.requests import Request, Sample
 from specdiff.sampler import Sampler
 from specdiff.targets.base import Target
@@ -58,10 +59,14 @@ class OffsetDrafter:
     def __init__(self, delta: Callable[[Tensor], Tensor]) -> None:
         self._delta = delta
 
-    def predict(self, state: Tensor, step: Tensor) -> Tensor:
-        guess = torch.sin(2 * state)
-        guess[:, 0] += self._delta(state) / 0.5
-        return guess
+    def draft(self, state: Tensor, window: Window) -> Tensor:
+        guesses = []
+        for j in range(window.step.shape[1] - 1):
+            guess = torch.sin(2 * state)
+            guess[:, 0] += self._delta(state) / 0.5
+            guesses.append(guess)
+            state = window.next(j, state, guess)
+        return torch.stack(guesses, dim=1)
 
     def observe(self, *what_the_network_said: Tensor) -> None:
         pass

@@ -10,6 +10,7 @@ from toy import mixture
 
 import specdiff
 from specdiff import Request, Sampler, Stats
+from specdiff.drafters import Window
 from specdiff.noise import Purpose, normals
 from specdiff.targets import GaussianMixture
 from specdiff.testing import ToyChain
@@ -55,8 +56,12 @@ def test_block_with_a_perfect_drafter_takes_the_sequential_path() -> None:
         def __init__(self, target: Any) -> None:
             self._target = target
 
-        def predict(self, state: Tensor, step: Tensor) -> Tensor:
-            return self._target.denoise(state, step, {})
+        def draft(self, state: Tensor, window: Window) -> Tensor:
+            guesses = []
+            for j in range(window.step.shape[1] - 1):
+                guesses.append(self._target.denoise(state, window.step[:, j], {}))
+                state = window.next(j, state, guesses[j])
+            return torch.stack(guesses, dim=1)
 
         def observe(self, *what_the_network_said: Tensor) -> None:
             pass
