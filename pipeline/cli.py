@@ -1,0 +1,180 @@
+"""The `specdiff` command. Commands import what they need as they run, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.errors import PipelineError
+from pipeline.signals import Interrupted
+
+if TYPE_CHECKING:
+    from specdiff import TargetInfo
+
+
+class _Commands(click.Group):
+    """Errors that a user can act on end with a message and an exit status, not with a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PipelineError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except Interrupted as error:
+            click.echo(error, err=True)
+            ctx.exit(error.exit_code)
+
+
+_settings = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting, as in sampler.lanes=32."
+)
+
+
+@click.group(cls=_Commands)
+@click.version_option(package_name="specdiff")
+def main() -> None:
+    """Image data sets by exact speculative diffusion sampling.
+
+    Exit status: 0 whole; 1 finished, but something failed or was skipped; 2 the job, manifest or command line is wrong;
+    3 could not run now, try later.
+    """
+
+
+@main.command()
+@click.argument("job", metavar="JOB.yaml")
+@_settings
+def check(job: str, overrides: tuple[str, ...]) -> None:
+    """Check a job file and its manifest, without a device."""
+    from pipeline.manifest import normalise
+    from pipeline.run import checked
+    from pipeline.spec import load_job
+
+    spec = load_job(job, overrides)
+    info, batch_rows = checked(spec)
+    manifest = normalise(spec, info)
+    shards = -(-manifest.rows // spec.output.shard_size)
+    sampler = spec.sampler
+    how = "sequential" if sampler.verification == "none" else f"{sampler.verification} + {sampler.drafter}"
+    click.echo(f"target    {_target_line(info)}, {info.steps} steps")
+    click.echo(f"sampler   {how}, {sampler.lanes} lanes, {batch_rows} rows a call")
+    click.echo(f"manifest  {manifest.rows} rows, {manifest.bad} of them bad")
+    click.echo(f"output    {spec.output.uri}: {shards} shards of {spec.output.shard_size} {spec.output.image_format}")
+    click.echo(f"workers   {spec.workers.count}, {spec.workers.threads} CPU threads each")
+    for problem in manifest.problems:
+        click.echo(problem)
+    if manifest.bad:
+        click.get_current_context().exit(1)
+
+
+@main.command()
+@click.argument("job", metavar="JOB.yaml")
+@click.option("--output", metavar="URI", help="Output folder, in place of the job's.")
+@click.option("--workers", type=click.IntRange(min=1), help="Number of workers, in place of the job's.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first so many rows; a later run goes on.")
+@click.option("--retry-failed", is_flag=True, help="Try rows again that failed in earlier runs.")
+@_settings
+def run(
+    job: str, output: str | None, workers: int | None, limit: int | None, retry_failed: bool, overrides: tuple[str, ...]
+) -> None:
+    """Generate what is missing, evaluate the set, and report."""
+    from pipeline.run import run as run_job
+    from pipeline.spec import load_job
+
+    if output is not None:
+        overrides += (f"output.uri={json.dumps(output)}",)
+    if workers is not None:
+        overrides += (f"workers.count={workers}",)
+    status = run_job(load_job(job, overrides), limit=limit, retry_failed=retry_failed, say=click.echo)
+    click.get_current_context().exit(status)
+
+
+@main.command()
+@click.argument("output", metavar="OUTPUT")
+@click.option("--partial", is_flag=True, help="Score what there is, though rows are missing.")
+def evaluate(output: str, partial: bool) -> None:
+    """Compute the metrics of a data set again, without generating."""
+    from pipeline.run import evaluate_again
+
+    for line in evaluate_again(output, partial):
+        click.echo(line)
+
+
+@main.command()
+@click.argument("job", metavar="JOB.yaml")
+@click.option("--claims", is_flag=True, help="Check the paper's claims instead, each beside our figure.")
+@click.option("--images", type=click.IntRange(min=2), help="Images counted a sampler.  [default: 64; claims: 96]")
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Turns by the clock.")
+@click.option("--turn", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Least seconds of a turn.")
+@click.option(
+    "--draft-length",
+    "draft_lengths",
+    multiple=True,
+    type=click.IntRange(min=1),
+    default=(3, 7, 12),
+    show_default=True,
+    help="γ to compare, besides the job's own; may be given again.",
+)
+@click.option("--output", metavar="DIR", help="Folder of the results.  [default: out/bench-NAME]")
+@_settings
+def bench(
+    job: str,
+    claims: bool,
+    images: int | None,
+    repeats: int,
+    turn: float,
+    draft_lengths: tuple[int, ...],
+    output: str | None,
+    overrides: tuple[str, ...],
+) -> None:
+    """Measure samplers side by side on one device."""
+    from pathlib import Path
+
+    from pipeline.bench import bench as run_bench
+    from pipeline.spec import load_job
+
+    spec = load_job(job, overrides)
+    status = run_bench(
+        spec,
+        Path(output or f"out/bench-{spec.name}"),
+        claims=claims,
+        images=images or (96 if claims else 64),
+        repeats=repeats,
+        turn=turn,
+        draft_lengths=draft_lengths,
+        say=click.echo,
+    )
+    click.get_current_context().exit(status)
+
+
+@main.command()
+def targets() -> None:
+    """List what can be sampled."""
+    from specdiff import registered_targets
+
+    for info in registered_targets():
+        click.echo(_target_line(info))
+        click.echo(f"  {info.description}; licence of the weights: {info.licence}")
+
+
+@main.command()
+def schema() -> None:
+    """Print the job file's JSON schema."""
+    from pipeline.spec import Job
+
+    click.echo(json.dumps(Job.model_json_schema(), indent=2))
+
+
+def _target_line(info: TargetInfo) -> str:
+    shape = "×".join(map(str, info.shape))
+    if info.num_classes is None:
+        classes = "no classes"
+    else:
+        classes = f"{info.num_classes} classes" + (" and a null class" if info.has_null_class else "")
+    return f"{info.name}: {shape}, {classes}"
+
+
+if __name__ == "__main__":
+    main()

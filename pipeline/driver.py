@@ -1,0 +1,228 @@
+"""The scheduler's hands: starts Ray actors, hands them work, and turns what they report into events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from pipeline.cluster import check_machine, connected, death, gpus_per_worker
+from pipeline.errors import Unavailable
+from pipeline.inventory import Inventory
+from pipeline.progress import Progress
+from pipeline.scheduler import (
+    Action,
+    Assign,
+    Event,
+    GiveUp,
+    Piece,
+    PieceDone,
+    PieceFailed,
+    PieceReturned,
+    Scheduler,
+    StartWorker,
+    Stop,
+    StopWorker,
+    WorkerDied,
+    WorkerLate,
+    WorkerReady,
+)
+from pipeline.signals import Signals
+from pipeline.spec import Job
+from pipeline.storage import Storage
+from pipeline.worker import Outcome, Report, Worker
+
+POLL_S = 1.0  # a worker answers at once when a piece has ended, and after this time in any case
+LATE_S = 20.0  # after which work no longer waits for a worker that is not ready
+GRACE_S = 20.0  # after a signal, for pieces that are begun; schedulers of clusters kill after 30 s
+
+
+@dataclass
+class Generated:
+    """What a run made.
+
+    Attributes:
+        images, failed: rows that were committed with and without an image.
+        seconds: from the first piece handed out to the last one committed.
+        workers: most workers at work at a time.
+        given_up: pieces that failed for good, with the reason.
+    """
+
+    images: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    workers: int = 0
+    given_up: list[tuple[Piece, str]] = field(default_factory=list)
+
+    def throughput(self) -> dict[str, Any]:
+        """For the report."""
+        rate = self.images / self.seconds if self.seconds else 0.0
+        return {"images": self.images, "images_per_s": rate, "seconds": self.seconds, "workers": self.workers}
+
+
+@dataclass
+class _Member:
+    """A worker as the driver sees it."""
+
+    actor: Any
+    started: float
+    ready: bool = False
+    late: bool = False
+    unpublished: int = 0
+
+
+def generate(
+    job: Job, storage: Storage, inventory: Inventory, batch_rows: int, limit: int, retry_failed: bool, signals: Signals
+) -> Generated:
+    """Makes what the first `limit` rows lack, and adds it to the inventory.
+
+    Raises:
+        UsageError: this machine is the whole cluster and cannot hold a worker.
+        Unavailable: the cluster is out of reach, or no worker can be started.
+    """
+    with signals.held(), connected() as started:
+        signals.install()
+        gpus = gpus_per_worker(job.workers.gpus)
+        if started:
+            check_machine(job.workers.threads, gpus)
+        done = min(inventory.rows - inventory.missing, limit)
+        with closing(Progress(limit, done)) as progress:
+            driver = Driver(job, storage, inventory, batch_rows, gpus, progress)
+            return driver.generate(inventory.pieces(limit, retry_failed), signals)
+
+
+class Driver:
+    """Makes the pieces of one run. Holds nothing that grows with them but their failures."""
+
+    def __init__(
+        self, job: Job, storage: Storage, inventory: Inventory, batch_rows: int, gpus: float, progress: Progress
+    ) -> None:
+        self._inventory = inventory
+        self._progress = progress
+        self._scheduler_options = {
+            "workers": job.workers.count,
+            "max_attempts": job.workers.max_attempts,
+            # Two pieces ahead, and enough of them to fill the lanes where pieces are small.
+            "ahead": 2 + job.sampler.lanes // job.output.shard_size,
+        }
+        self._actor = ray.remote(Worker).options(
+            num_cpus=job.workers.threads, num_gpus=gpus, max_concurrency=4, scheduling_strategy="SPREAD"
+        )
+        self._arguments = (job, storage.uri, batch_rows, "cuda:0" if gpus else "cpu")
+        self._members: dict[int, _Member] = {}
+        self._pending: dict[Any, int] = {}  # answers that are awaited → worker
+        self._began: float | None = None
+        self._result = Generated()
+
+    def generate(self, pieces: Iterator[Piece], signals: Signals) -> Generated:
+        """Works until every piece is done or given up, or a signal has come and its grace is over.
+
+        Raises:
+            Unavailable: no worker can be started.
+        """
+        scheduler = Scheduler(pieces, **self._scheduler_options)
+        deadline: float | None = None
+        try:
+            self._perform(scheduler.start())
+            while not scheduler.finished and (deadline is None or time.monotonic() < deadline):
+                for event in [*self._answers(), *self._late()]:
+                    self._perform(scheduler.handle(event))
+                if signals.received is not None and deadline is None:
+                    deadline = time.monotonic() + GRACE_S
+                    self._progress.say("stopping: no more shards are begun; a second signal ends at once")
+                    self._perform(scheduler.handle(Stop()))
+                    for member in self._members.values():
+                        member.actor.finish_begun.remote()
+                if signals.urgent:
+                    break
+                self._show()
+        finally:
+            for number in list(self._members):
+                self._remove(number)
+        if scheduler.abandoned is not None:
+            raise Unavailable(f"no worker can be started: {scheduler.abandoned}")
+        return self._result
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case StartWorker(worker=number):
+                    member = _Member(self._actor.remote(*self._arguments), time.monotonic())
+                    self._members[number] = member
+                    self._pending[member.actor.describe.remote()] = number
+                case StopWorker(worker=number):
+                    self._remove(number)
+                case Assign(worker=number, piece=piece, attempt=attempt):
+                    self._began = self._began or time.monotonic()
+                    self._members[number].actor.submit.remote(piece, attempt)
+                case GiveUp(piece=piece, attempts=attempts, reason=reason):
+                    self._result.given_up.append((piece, reason))
+                    self._progress.say(f"shard {piece.shard} failed for good after {attempts} attempts: {reason}")
+
+    def _answers(self) -> Iterator[Event]:
+        """Events from the answers that have come; waits for one, but not for long."""
+        arrived, _ = ray.wait(list(self._pending), timeout=POLL_S)
+        for answer in arrived:
+            number = self._pending.pop(answer)
+            member = self._members.get(number)
+            if member is None:
+                continue
+            try:
+                report = ray.get(answer)
+            except RayError as error:
+                yield self._died(number, death(error))
+                continue
+            if not isinstance(report, Report):
+                member.ready = True
+                yield WorkerReady(number)
+            else:
+                member.unpublished = report.unpublished
+                for outcome in report.outcomes:
+                    yield self._ended(number, outcome)
+                if report.fault is not None:
+                    yield self._died(number, report.fault)
+                    continue
+            if number in self._members:
+                self._pending[member.actor.poll.remote(POLL_S)] = number
+
+    def _ended(self, number: int, outcome: Outcome) -> Event:
+        piece = outcome.piece
+        if outcome.kind == "returned":
+            return PieceReturned(number, piece)
+        if outcome.kind == "failed":
+            self._progress.say(f"shard {piece.shard} failed: {outcome.reason}")
+            return PieceFailed(number, piece, outcome.reason)
+        if outcome.record is not None:
+            self._inventory.add(outcome.record)
+            self._result.images += outcome.record.written
+            self._result.failed += len(outcome.record.failed)
+            self._result.seconds = time.monotonic() - (self._began or 0.0)
+        return PieceDone(number, piece)
+
+    def _died(self, number: int, reason: str) -> Event:
+        self._remove(number)
+        self._progress.say(f"worker {number} died: {reason}")
+        return WorkerDied(number, reason)
+
+    def _remove(self, number: int) -> None:
+        member = self._members.pop(number)
+        ray.kill(member.actor)
+        self._pending = {answer: other for answer, other in self._pending.items() if other != number}
+
+    def _late(self) -> Iterator[Event]:
+        for number, member in self._members.items():
+            if not (member.ready or member.late) and time.monotonic() - member.started > LATE_S:
+                member.late = True
+                self._progress.say(f"worker {number} has no device yet; going on with those that have one")
+                yield WorkerLate(number)
+
+    def _show(self) -> None:
+        ready = [member for member in self._members.values() if member.ready]
+        self._result.workers = max(self._result.workers, len(ready))
+        unpublished = sum(member.unpublished for member in ready)
+        self._progress.update(self._result.images + unpublished, self._result.failed, len(ready))

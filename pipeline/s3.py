@@ -1,0 +1,169 @@
+"""The S3 side of `Storage`: conditional puts, tries that are counted, and errors in words."""
+
+from __future__ import annotations
+
+import errno
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, BinaryIO, TypeVar, cast
+
+import aiohttp
+import s3fs
+from botocore.exceptions import HTTPClientError, NoCredentialsError  # type: ignore[import-untyped]
+
+from pipeline.errors import Unavailable
+from pipeline.storage import BLOCK_BYTES, digest_of, file_sha256
+
+T = TypeVar("T")
+
+# Seconds between tries of a call that may succeed later: a server that restarts or throttles has half a minute.
+BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+class S3:
+    """S3 through s3fs. Tries of a creation are counted here and not there: a try whose answer was lost may have
+    succeeded, and only after one is finding our own bytes under the name no collision."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._root = uri.removeprefix("s3://")
+        self._readers = _file_system(tries=5)
+        self._writers = _file_system(tries=1)
+
+    def read(self, path: str) -> bytes:
+        return self._retried(lambda: cast(bytes, self._readers.cat_file(self._full(path))))
+
+    def read_many(self, paths: list[str]) -> list[bytes]:
+        if not paths:
+            return []
+        full = [self._full(path) for path in paths]
+        contents = self._retried(lambda: cast("dict[str, bytes]", self._readers.cat(full)))
+        return [contents[path] for path in full] if isinstance(contents, dict) else [contents]
+
+    def size(self, path: str) -> int | None:
+        try:
+            info = self._retried(lambda: cast("dict[str, Any]", self._readers.info(self._full(path))))
+        except FileNotFoundError:
+            return None
+        return int(info["size"]) if info["type"] == "file" else None
+
+    def walk(self, folder: str) -> Iterator[str]:
+        start = f"{self._root}/{folder}".rstrip("/")
+        try:
+            found = self._retried(lambda: cast("list[str]", self._readers.find(start)))
+        except FileNotFoundError:
+            return
+        for full in found:
+            yield full[len(self._root) + 1 :]
+
+    def sha256(self, path: str) -> str:
+        def digest() -> str:
+            with self._readers.open(self._full(path), "rb", cache_type="readahead", block_size=8 * BLOCK_BYTES) as file:
+                return digest_of(file)
+
+        return self._retried(digest)
+
+    def open(self, path: str) -> BinaryIO:
+        return self._retried(lambda: cast(BinaryIO, self._readers.open(self._full(path), "rb")))
+
+    def create(self, path: str, data: bytes) -> None:
+        def put() -> None:
+            self._writers.pipe_file(self._full(path), data, mode="create")
+
+        self._created_once(path, put, lambda: self.read(path) == data)
+
+    def upload(self, local_path: str, path: str) -> None:
+        def put() -> None:
+            self._writers.put_file(local_path, self._full(path), mode="create")
+
+        self._created_once(path, put, lambda: self.sha256(path) == file_sha256(local_path))
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._retried(lambda: self._writers.pipe_file(self._full(path), data))
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._retried(lambda: self._writers.rm_file(self._full(path)))
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    def _created_once(self, path: str, put: Callable[[], None], holds_ours: Callable[[], bool]) -> None:
+        tries = 0
+
+        def attempt() -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                put()
+            except OSError as error:
+                if not _is_collision(error):
+                    raise
+                if tries == 1 or not holds_ours():
+                    raise FileExistsError(errno.EEXIST, "already there", f"{self._uri}/{path}") from error
+
+        self._retried(attempt)
+
+    def _retried(self, call: Callable[[], T]) -> T:
+        for delay in (*BACKOFF, None):
+            try:
+                return call()
+            except Exception as error:
+                if isinstance(error, (FileExistsError, Unavailable)):
+                    raise
+                if isinstance(error, FileNotFoundError) and _code(error) != "NoSuchBucket":
+                    raise
+                if delay is None or not _may_pass(error):
+                    raise Unavailable(f"{self._uri}: {_reason(error)}") from error
+                time.sleep(delay)
+        raise AssertionError("unreachable")
+
+
+def _file_system(tries: int) -> Any:
+    """An s3fs file system of our own, with time limits and without cached listings: other processes write here too."""
+    file_system = s3fs.S3FileSystem(
+        skip_instance_cache=True,
+        use_listings_cache=False,
+        config_kwargs={"connect_timeout": 10, "read_timeout": 60, "retries": {"total_max_attempts": 1}},
+    )
+    file_system.retries = tries
+    return file_system
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _code(error: BaseException) -> str:
+    """The S3 error code behind an exception, or ''."""
+    for each in _chain(error):
+        response = getattr(each, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code", ""))
+    return ""
+
+
+def _is_collision(error: OSError) -> bool:
+    # s3fs reports a refused conditional put as FileExistsError or, where the server names no condition, as EINVAL.
+    return isinstance(error, FileExistsError) or _code(error) in ("PreconditionFailed", "412")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same call may succeed later: throttling, server errors, time-outs, connections that broke."""
+    if isinstance(error, (TimeoutError, ConnectionError, HTTPClientError, aiohttp.ClientError)):
+        return True
+    return isinstance(error, OSError) and error.errno in (errno.EBUSY, errno.EREMOTEIO, errno.EIO)
+
+
+def _reason(error: Exception) -> str:
+    """One line for the user. Access keys that a server's answer repeats are left out."""
+    if any(isinstance(each, NoCredentialsError) for each in _chain(error)):
+        return "no credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
+    text = str(error) if not isinstance(error, OSError) else (error.strerror or str(error))
+    code = _code(error)
+    line = " ".join(re.sub(r"\b(AKIA|ASIA)[A-Z0-9]{12,}\b", "…", text).split())
+    return f"{code}: {line}" if code and code not in line else line or type(error).__name__

@@ -1,0 +1,328 @@
+"""The actor that owns one device: rows in, committed files out.
+
+Three threads share the work. The caller's reads the rows of a new piece; the sampling thread keeps the lanes full,
+taking the next piece's rows while the last rows of the one before are still in progress; the background thread encodes
+images and publishes finished pieces, so that sampling never waits for them. What is held is bounded by the pieces
+submitted.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+import specdiff
+from pipeline.commits import CommitRecord, FailedRow
+from pipeline.encoding import encode, pixel_sha256
+from pipeline.errors import PipelineError
+from pipeline.manifest import read_rows, to_requests
+from pipeline.publish import Publication, Taken, publish
+from pipeline.report import software
+from pipeline.rowchecks import ERROR
+from pipeline.scheduler import Piece
+from pipeline.shard import StoredImage
+from pipeline.spec import Job
+from pipeline.storage import Storage
+from specdiff import Request, Run, Sample, Stats
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a piece.
+
+    Attributes:
+        kind: `committed`; `unchanged`, where rows that had failed failed again; `failed`; or `returned` untouched.
+        record: of a committed piece.
+        reason: of a failed one.
+    """
+
+    piece: Piece
+    kind: Literal["committed", "unchanged", "failed", "returned"]
+    record: CommitRecord | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened since the last report, and how far the worker is.
+
+    Attributes:
+        outcomes: pieces that ended.
+        unpublished: rows that are finished, in pieces that have not ended.
+        rounds: rounds of the lanes since the worker began, a sign of life.
+        fault: why sampling has ended; the worker is of no more use.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    unpublished: int
+    rounds: int
+    fault: str | None
+
+
+@dataclass
+class _Open:
+    """A piece in progress; `slots` has a result for each row, in order: None until there is one, and for bad rows."""
+
+    piece: Piece
+    attempt: int
+    rows: pa.Table
+    slots: list[Future[StoredImage] | FailedRow | None]
+    waiting: deque[tuple[int, Request]]  # rows that no lane has had yet, by slot
+    missing: int  # good rows without a result
+    skipped: int
+    stats: Stats = field(default_factory=Stats)
+
+    def number(self, slot: int) -> int:
+        """The row's number in the manifest."""
+        return self.piece.rows[slot]
+
+
+class Worker:
+    """Samples, encodes and commits the pieces it is given. Its methods may be called from several threads."""
+
+    def __init__(self, job: Job, uri: str, batch_rows: int, device: str) -> None:
+        """Builds target and sampler on the device.
+
+        Raises:
+            ValueError: the sampler refuses the job's settings.
+        """
+        torch.backends.cudnn.deterministic = True
+        self._job = job
+        self._storage = Storage(uri)
+        target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
+        settings = job.sampler.model_dump(exclude_defaults=True) | {"batch_rows": batch_rows}
+        self._sampler = specdiff.Sampler(target, **settings)
+        self._device = device_kind(device)
+        self._software = software()
+
+        self._changed = threading.Condition()  # guards all that follows
+        self._queue: deque[_Open] = deque()  # pieces with waiting rows
+        self._lanes: dict[str, tuple[_Open, int]] = {}  # key → piece and slot
+        self._outcomes: list[Outcome] = []
+        self._unpublished = self._rounds = 0
+        self._ending = False
+        self._fault: str | None = None
+
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        threading.Thread(target=self._run, name="sample", daemon=True).start()
+
+    def describe(self) -> dict[str, Any]:
+        """Process and kind of device; the answer says that the worker is ready."""
+        return {"pid": os.getpid(), "node": platform.node(), "device": self._device}
+
+    def submit(self, piece: Piece, attempt: int) -> None:
+        """Adds a piece to the queue. Whatever goes wrong becomes the piece's outcome."""
+        try:
+            opened = self._open(piece, attempt)
+        except Exception as error:
+            self._end(Outcome(piece, "failed", reason=reason_of(error)))
+            return
+        if not opened.missing:
+            self._background.submit(self._publish, opened)
+            return
+        with self._changed:
+            if self._ending:
+                self._outcomes.append(Outcome(piece, "returned"))
+            else:
+                self._queue.append(opened)
+            self._changed.notify_all()
+
+    def poll(self, timeout: float) -> Report:
+        """What is new; waits up to `timeout` seconds for an outcome."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._outcomes or self._fault, timeout)
+            outcomes, self._outcomes = tuple(self._outcomes), []
+            return Report(outcomes, self._unpublished, self._rounds, self._fault)
+
+    def finish_begun(self) -> None:
+        """Returns every piece of which no row was begun, and those that are still to come; goes on with the others."""
+        with self._changed:
+            self._ending = True
+            untouched = [opened for opened in self._queue if len(opened.waiting) == len(opened.slots) - opened.skipped]
+            for opened in untouched:
+                self._queue.remove(opened)
+                self._outcomes.append(Outcome(opened.piece, "returned"))
+            self._changed.notify_all()
+
+    def _open(self, piece: Piece, attempt: int) -> _Open:
+        first, last = piece.rows[0], piece.rows[-1]
+        rows = read_rows(self._storage, first, last - first + 1)
+        if len(piece.rows) < len(rows):
+            rows = rows.take([row - first for row in piece.rows])
+        requests = deque(to_requests(rows))
+        return _Open(
+            piece,
+            attempt,
+            rows,
+            slots=[None] * len(rows),
+            waiting=requests,
+            missing=len(requests),
+            skipped=len(rows) - len(requests),
+        )
+
+    def _run(self) -> None:
+        """The sampling thread."""
+        try:
+            # Here and not in __init__: the number of threads belongs to the thread that calls the network.
+            torch.set_num_threads(self._job.workers.threads)
+            run = self._sampler.start()
+            recorded = run.stats + Stats()
+            while True:
+                taken = self._take(run.free, wait=not run.busy)
+                settled = self._begin(run, taken) + [self._finish(sample) for sample in run.round()]
+                for opened in settled:
+                    if opened is not None:
+                        opened.stats += _lane_counters(run.stats, recorded)
+                        recorded = run.stats + Stats()
+                        self._background.submit(self._publish, opened)
+                with self._changed:
+                    self._rounds += 1
+        except Exception as error:
+            with self._changed:
+                self._fault = reason_of(error)
+                self._changed.notify_all()
+
+    def _take(self, free: int, wait: bool) -> list[tuple[_Open, int, Request]]:
+        """Up to `free` rows for empty lanes; waits until there is one if told to."""
+        taken: list[tuple[_Open, int, Request]] = []
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or not wait)
+            while self._queue and len(taken) < free:
+                opened = self._queue[0]
+                taken.append((opened, *opened.waiting.popleft()))
+                if not opened.waiting:
+                    self._queue.popleft()
+        return taken
+
+    def _begin(self, run: Run, taken: Sequence[tuple[_Open, int, Request]]) -> list[_Open | None]:
+        """Puts rows into lanes; those that the target cannot serve fail. Returns pieces that this made whole."""
+        try:
+            run.submit([request for _, _, request in taken])
+        except ValueError as error:
+            if len(taken) > 1:  # find out which
+                return [opened for each in taken for opened in self._begin(run, [each])]
+            opened, slot, request = taken[0]
+            return [self._settle(opened, slot, FailedRow(opened.number(slot), request.key, request.seed, str(error)))]
+        self._lanes |= {request.key: (opened, slot) for opened, slot, request in taken}
+        return []
+
+    def _finish(self, sample: Sample) -> _Open | None:
+        """Takes a sample out of its lane. Returns its piece if this made it whole."""
+        opened, slot = self._lanes.pop(sample.key)
+        if sample.image is None:
+            reason = sample.error or "there is no image"
+            return self._settle(opened, slot, FailedRow(opened.number(slot), sample.key, sample.seed, reason))
+        steps = len(self._sampler.target.transitions)
+        opened.stats += Stats(1, 0, steps, sample.rounds, sample.calls, sample.evaluations)
+        stored = self._background.submit(stored_image, sample.image, sample, self._job.output.image_format)
+        return self._settle(opened, slot, stored)
+
+    def _settle(self, opened: _Open, slot: int, result: Future[StoredImage] | FailedRow) -> _Open | None:
+        opened.slots[slot] = result
+        opened.missing -= 1
+        if isinstance(result, FailedRow):
+            opened.stats += Stats(failed=1)
+        with self._changed:
+            self._unpublished += 1
+        return None if opened.missing else opened
+
+    def _publish(self, opened: _Open) -> None:
+        """In the background: commits a piece all of whose rows have a result."""
+        try:
+            outcome = self._commit(opened)
+        except Exception as error:
+            outcome = Outcome(opened.piece, "failed", reason=reason_of(error))
+        with self._changed:
+            self._unpublished -= len(opened.slots) - opened.skipped
+        self._end(outcome)
+
+    def _commit(self, opened: _Open) -> Outcome:
+        piece = opened.piece
+        images = {slot: each.result() for slot, each in enumerate(opened.slots) if isinstance(each, Future)}
+        failed = tuple(each for each in opened.slots if isinstance(each, FailedRow))
+        if piece.retry and not images:
+            return Outcome(piece, "unchanged")
+        record = CommitRecord(
+            shard=piece.shard,
+            revision=piece.revision,
+            first_row=piece.rows[0],
+            rows=len(piece.rows) if isinstance(piece.rows, range) else piece.rows,
+            written=len(images),
+            failed=failed,
+            skipped=opened.skipped,
+            file="",
+            file_sha256="",
+            bytes=0,
+            attempt=opened.attempt,
+            device=self._device,
+            software=self._software,
+            counters=opened.stats.to_dict(),
+        )
+        rows = opened.rows.drop_columns([ERROR]).take(pa.array(list(images), pa.int64()))
+        descriptor, local_path = tempfile.mkstemp(prefix="specdiff-", suffix=".parquet")
+        os.close(descriptor)
+        try:
+            record = publish(Publication(self._storage, record, rows, list(images.values()), local_path))
+        except Taken:
+            # Another driver was quicker. If it did the same rows, they are done.
+            there = CommitRecord.from_json(self._storage.read(record.path).decode())
+            if list(there.row_numbers) != list(record.row_numbers):
+                raise
+            record = there
+        return Outcome(piece, "committed", record)
+
+    def _end(self, outcome: Outcome) -> None:
+        with self._changed:
+            self._outcomes.append(outcome)
+            self._changed.notify_all()
+
+
+def stored_image(pixels: NDArray[np.uint8], sample: Sample, image_format: str) -> StoredImage:
+    """A sample as a data file holds it."""
+    height, width, _ = pixels.shape
+    data = encode(pixels, image_format)
+    return StoredImage(data, width, height, sample.rounds, sample.calls, sample.evaluations, pixel_sha256(pixels))
+
+
+def device_kind(device: str) -> str:
+    """What the bytes of an image may depend on: the GPU's name, or the CPU's architecture and vector instructions."""
+    if device.startswith("cuda"):
+        return str(torch.cuda.get_device_name(device))
+    return f"cpu {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def reason_of(error: BaseException) -> str:
+    """One line for records and reports."""
+    line = " ".join(str(error).split())
+    if isinstance(error, PipelineError):
+        return line
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def _lane_counters(now: Stats, before: Stats) -> Stats:
+    """What the lanes counted in common since `before`; counters of single images are zero.
+
+    Pieces share rounds, so this says what was spent between two pieces' ends, not on one piece; its sum is exact.
+    """
+
+    def grown(after: list[int], earlier: list[int]) -> list[int]:
+        return [a - b for a, b in zip(after, earlier, strict=True)]
+
+    return Stats(
+        batched_calls=now.batched_calls - before.batched_calls,
+        padded_rows=now.padded_rows - before.padded_rows,
+        drafted_by_position=grown(now.drafted_by_position, before.drafted_by_position),
+        accepted_by_position=grown(now.accepted_by_position, before.accepted_by_position),
+    )

@@ -1,0 +1,104 @@
+"""Small targets with faults, registered by name in this process and, through Ray's set-up hook, in workers.
+
+Each draws grey pictures from a Gaussian mixture; the fault strikes at the row whose seed is `FAULTY_SEED`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdiff import Request, TargetInfo, Transitions
+from specdiff.targets import GaussianMixture, register
+
+MARKS = "SPECDIFF_TEST_MARKS"  # environment variable: the folder in which a fault that strikes once leaves its mark
+FAULTY_SEED = 5
+SIDE = 8
+
+
+class Pictures(GaussianMixture):
+    """Grey pictures of 8 × 8 pixels around four means."""
+
+    def __init__(self, fault: Callable[[], bool], *, device: str = "cpu", steps: int = 20) -> None:
+        """`fault` is called when the faulty row is begun, and says whether its predictions are NaN."""
+        generator = torch.Generator().manual_seed(0)
+        means = torch.randn(4, SIDE * SIDE, generator=generator, dtype=torch.float64)
+        alpha_bar = torch.cos(torch.pi / 2 * (1 - torch.arange(steps, dtype=torch.float64) / steps)) ** 2
+        alpha_bar[0] = 0
+        super().__init__(means, torch.full((4,), 0.3), torch.ones(4), Transitions.ddim(alpha_bar))
+        self._fault = fault
+
+    def condition(self, requests: Sequence[Request]) -> dict[str, Tensor]:
+        return {"nan": torch.tensor([request.seed == FAULTY_SEED and self._fault() for request in requests])}
+
+    def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
+        return torch.where(conditioning["nan"][:, None], torch.nan, super().denoise(state, step, {}))
+
+    def decode(self, latents: Tensor) -> Tensor:
+        return super().decode(latents).view(-1, SIDE, SIDE, 1)
+
+
+class Slow(Pictures):
+    """Takes its time, so that there is some to interrupt it."""
+
+    def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
+        time.sleep(0.02)
+        return super().denoise(state, step, conditioning)
+
+
+def first_time(name: str) -> bool:
+    """Whether this is the first call with this name by any process of the session."""
+    try:
+        Path(os.environ[MARKS], name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def fault_exit() -> bool:
+    os._exit(1)
+
+
+FAULTS: dict[str, Callable[[], bool]] = {
+    "pictures": lambda: False,
+    "pictures-nan": lambda: True,
+    "pictures-nan-once": lambda: first_time("nan"),
+    "pictures-exit": fault_exit,
+    "pictures-exit-once": lambda: first_time("exit") and fault_exit(),
+}
+
+
+class _Named:
+    """What the registry asks of a target: to be built, and to be described."""
+
+    def __init__(self, name: str, build: Callable[..., Pictures]) -> None:
+        self._name, self._build = name, build
+
+    def __call__(self, **settings: Any) -> Pictures:
+        return self._build(**settings)
+
+    def info(self, steps: int = 20) -> TargetInfo:
+        return TargetInfo(
+            name=self._name,
+            description="pictures for tests",
+            shape=(1, SIDE, SIDE),
+            num_classes=None,
+            has_null_class=False,
+            takes_prompts=False,
+            steps=steps,
+            licence="MIT",
+            weights_sha256=None,
+        )
+
+
+def register_targets() -> None:
+    for name, fault in FAULTS.items():
+        register(name, _Named(name, partial(Pictures, fault)))
+    register("pictures-slow", _Named("pictures-slow", partial(Slow, FAULTS["pictures"])))

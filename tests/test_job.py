@@ -1,0 +1,392 @@
+"""Whole jobs through a real Ray cluster: the same bytes by any way, and every row once whatever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from faults import FAULTY_SEED, MARKS
+from seaweed import Server
+
+from pipeline.cli import main
+from pipeline.commits import CommitRecord, committed
+from pipeline.storage import Storage
+
+ROWS = 24
+STEPS = 25
+WAIT_S = 120
+
+
+def job_file(folder: Path, name: str = "job", **sections: dict[str, Any]) -> Path:
+    """A job of 24 pictures of clothes, or what the sections say."""
+    job: dict[str, Any] = {
+        "name": name,
+        "target": {"name": "fashion-mnist", "steps": STEPS},
+        "sampler": {"lanes": 8},
+        "manifest": {"range": {"count": ROWS, "labels": "cycle"}},
+        "output": {"uri": str(folder / name), "shard_size": 5},
+        "workers": {"count": 2},
+    }
+    for section, settings in sections.items():
+        job[section] = {**job[section], **settings} if section in job and section != "manifest" else settings
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+def pictures(folder: Path, target: str, count: int = 12, **sections: dict[str, Any]) -> Path:
+    """A job of a target with a fault, four rows a shard: the faulty row is in shard 1."""
+    return job_file(
+        folder,
+        target={"name": target, "steps": 20},
+        manifest={"range": {"count": count}},
+        output={"uri": str(folder / "set"), "shard_size": 4},
+        **sections,
+    )
+
+
+def run(job: Path, *options: str) -> Result:
+    """`specdiff run`, in this process."""
+    return CliRunner().invoke(main, ["run", str(job), *options], catch_exceptions=False)
+
+
+def start(job: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
+    """`specdiff run`, in a process of its own."""
+    command = [sys.executable, "-m", "pipeline.cli", "run", str(job), *options]
+    return subprocess.Popen(
+        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, int]:
+    """What a process printed, and its exit status."""
+    try:
+        output, _ = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+    return output, process.returncode
+
+
+def wait_for_records(storage: Storage, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while len(storage.list("commits/")) < count:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def images(storage: Storage) -> dict[str, dict[str, Any]]:
+    """The rows of the committed files by key, after a look at what every set must hold to."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in committed(storage):
+        assert storage.sha256(record.file) == record.file_sha256
+        with storage.open(record.file) as file:
+            table = pq.read_table(file)
+        assert len(table) == record.written
+        for row in table.to_pylist():
+            assert row["key"] not in found, "no key twice"
+            found[row["key"]] = row
+    return found
+
+
+def hashes(storage: Storage) -> dict[int, tuple[str, int, int]]:
+    """What must not depend on how a set was made, by seed: pixels and costs."""
+    return {row["seed"]: (row["sha256"], row["calls"], row["evaluations"]) for row in images(storage).values()}
+
+
+@pytest.fixture(scope="module")
+def unbroken(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Storage:
+    """One worker, shards of 5, manifest order, evaluated."""
+    evaluation = {"extractor": "fashion-mnist", "reference": "fashion-mnist"}
+    job = job_file(tmp_path_factory.mktemp("unbroken"), workers={"count": 1}, evaluate=evaluation)
+    result = run(job)
+    assert result.exit_code == 0, result.output
+    return Storage(yaml.safe_load(job.read_text())["output"]["uri"])
+
+
+def test_a_set_is_whole_and_reported(unbroken: Storage) -> None:
+    rows = images(unbroken)
+    assert sorted(rows) == [f"{row:012}" for row in range(ROWS)]
+    assert all(row["label"] == row["seed"] % 10 for row in rows.values())
+    records = committed(unbroken)
+    assert [(record.shard, record.first_row, record.rows) for record in records] == [
+        (0, 0, 5),
+        (1, 5, 5),
+        (2, 10, 5),
+        (3, 15, 5),
+        (4, 20, 4),
+    ]
+    assert all(record.attempt == 1 for record in records)
+    report = json.loads(unbroken.read("report/report.json"))
+    assert report["metrics"]["fid"]["count"] == ROWS
+    assert report["metrics"]["fid"]["extractor"] == "fashion-mnist"
+    assert report["throughput"]["images"] == ROWS
+    assert report["throughput"]["images_per_s"] > 0
+    assert report["sampler"]["samples"] == ROWS
+    assert report["sampler"]["calls"] == sum(row["calls"] for row in rows.values())
+    assert report["sampler"]["evaluations"] == sum(row["evaluations"] for row in rows.values())
+    assert report["sampler"]["sequential_speedup"] == ROWS * STEPS / report["sampler"]["calls"]
+    assert unbroken.exists("report/contact_sheet.png")
+    assert unbroken.read("failures.jsonl") == b""
+
+
+def test_case_19_datasets_decodes_a_set(unbroken: Storage, tmp_path: Path) -> None:
+    files = f"{unbroken.uri}/data/*.parquet"
+    read = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path), split="train")
+    assert isinstance(read.features["image"], datasets.Image)
+    assert len(read) == ROWS
+    assert read[7]["image"].size == (28, 28)
+
+
+def test_case_15_a_finished_set_is_left_alone(unbroken: Storage) -> None:
+    job = Path(unbroken.uri).parent / "job.yaml"
+    before = {path: unbroken.sha256(path) for path in unbroken.list()}
+    began = time.monotonic()
+    # An address where nothing listens: a run that needed Ray would fail.
+    output, status = finish(start(job, RAY_ADDRESS="127.0.0.1:1"))
+    assert status == 0, output
+    assert "nothing to generate" in output
+    assert {path: unbroken.sha256(path) for path in unbroken.list()} == before
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(("workers", "shard_size", "shuffled"), [(2, 5, True), (2, 16, False), (1, 16, True)])
+def test_bytes_do_not_depend_on_workers_shards_or_order(
+    unbroken: Storage, tmp_path: Path, workers: int, shard_size: int, shuffled: bool
+) -> None:
+    seeds = list(range(ROWS))
+    if shuffled:
+        random.Random(0).shuffle(seeds)
+    rows = pa.table({"seed": seeds, "label": [seed % 10 for seed in seeds], "key": [f"s{seed}" for seed in seeds]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    job = job_file(
+        tmp_path,
+        manifest={"path": str(tmp_path / "rows.parquet")},
+        output={"shard_size": shard_size},
+        workers={"count": workers},
+    )
+    result = run(job)
+    assert result.exit_code == 0, result.output
+    storage = Storage(str(tmp_path / "job"))
+    assert hashes(storage) == hashes(unbroken)
+    for record in committed(storage):
+        with storage.open(record.file) as file:
+            keys = pq.read_table(file, columns=["key"])["key"].to_pylist()
+        assert keys == [f"s{seeds[row]}" for row in record.row_numbers], "manifest order"
+
+
+def test_case_10_a_killed_driver_is_continued(unbroken: Storage, tmp_path: Path) -> None:
+    job = job_file(tmp_path)
+    storage = Storage(str(tmp_path / "job"))
+    process = start(job)
+    wait_for_records(storage, 1, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    for path in storage.list("data/"):
+        with storage.open(path) as file:
+            pq.read_table(file)  # a reader of the folder meets whole files only
+    before = len(storage.list("commits/"))
+    assert before < 5, "it was killed too late to show anything"
+    result = run(job)
+    assert result.exit_code == 0, result.output
+    assert hashes(storage) == hashes(unbroken)
+    assert len(storage.list("data/")) == 5, "no debris"
+
+
+def test_case_12_a_terminated_driver_is_continued(unbroken: Storage, tmp_path: Path) -> None:
+    job = job_file(tmp_path)
+    storage = Storage(str(tmp_path / "job"))
+    process = start(job, "--workers", "1")
+    wait_for_records(storage, 1, process)
+    process.send_signal(signal.SIGTERM)
+    output, status = finish(process)
+    assert status == 143, output
+    assert "the same command goes on" in output
+    before = {record.shard for record in committed(storage)}
+    result = run(job)
+    assert result.exit_code == 0, result.output
+    generated = json.loads(storage.read("report/report.json"))["throughput"]["images"]
+    assert generated == ROWS - sum(5 if shard < 4 else 4 for shard in before)
+    assert hashes(storage) == hashes(unbroken)
+
+
+def test_limit_makes_a_prefix_of_the_same_set(unbroken: Storage, tmp_path: Path) -> None:
+    job = job_file(tmp_path)
+    storage = Storage(str(tmp_path / "job"))
+    result = run(job, "--limit", "7")
+    assert result.exit_code == 0, result.output
+    assert sorted(images(storage)) == [f"{row:012}" for row in range(7)]
+    result = run(job)
+    assert result.exit_code == 0, result.output
+    assert hashes(storage) == hashes(unbroken)
+    assert [record.path for record in committed(storage)][1:3] == [
+        "commits/part-00001.json",
+        "commits/part-00001.r1.json",
+    ]
+
+
+def test_another_setting_is_refused_and_named(unbroken: Storage) -> None:
+    result = run(Path(unbroken.uri).parent / "job.yaml", "--set", "sampler.draft_length=3")
+    assert result.exit_code == 2
+    assert "sampler.draft_length: 7 there, 3 here" in result.output
+
+
+def test_evaluate_scores_again_and_refuses_what_is_no_set(unbroken: Storage, tmp_path: Path) -> None:
+    before = json.loads(unbroken.read("report/report.json"))
+    result = CliRunner().invoke(main, ["evaluate", unbroken.uri], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    after = json.loads(unbroken.read("report/report.json"))
+    assert after["metrics"] == before["metrics"]
+    assert after["throughput"] == before["throughput"]
+    result = CliRunner().invoke(main, ["evaluate", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 2
+    assert "job.json" in result.output
+
+
+def failures(storage: Storage) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in storage.read("failures.jsonl").splitlines()]
+
+
+def records_by_shard(storage: Storage) -> dict[int, list[CommitRecord]]:
+    found: dict[int, list[CommitRecord]] = {}
+    for record in committed(storage):
+        found.setdefault(record.shard, []).append(record)
+    return found
+
+
+def test_case_9_a_worker_that_dies_once(cluster: str, tmp_path: Path) -> None:
+    result = run(pictures(tmp_path, "pictures-exit-once"))
+    assert result.exit_code == 0, result.output
+    storage = Storage(str(tmp_path / "set"))
+    assert len(images(storage)) == 12
+    assert records_by_shard(storage)[1][0].attempt == 2
+    assert (Path(os.environ[MARKS]) / "exit").exists(), "it did die"
+
+
+def test_case_9_a_shard_that_always_kills_fails_alone(cluster: str, tmp_path: Path) -> None:
+    job = pictures(tmp_path, "pictures-exit", workers={"count": 1, "max_attempts": 2})
+    result = run(job)
+    assert result.exit_code == 1, result.output
+    storage = Storage(str(tmp_path / "set"))
+    assert sorted(records_by_shard(storage)) == [0, 2]
+    assert [(each["row"], each["shard"], each["kind"]) for each in failures(storage)] == [
+        (row, 1, "shard") for row in range(4, 8)
+    ]
+
+
+def test_case_7_nan_is_one_failed_row(cluster: str, tmp_path: Path) -> None:
+    job = pictures(tmp_path, "pictures-nan", count=8)
+    result = run(job)
+    assert result.exit_code == 1, result.output
+    storage = Storage(str(tmp_path / "set"))
+    assert sorted(row["seed"] for row in images(storage).values()) == [s for s in range(8) if s != FAULTY_SEED]
+    (failure,) = failures(storage)
+    assert (failure["row"], failure["key"], failure["seed"], failure["kind"]) == (5, f"{5:012}", 5, "sample")
+    assert "NaN" in failure["reason"]
+    result = run(job)
+    assert result.exit_code == 1, "also when there is nothing to do"
+    assert "1 rows failed" in result.output
+    result = run(job, "--retry-failed")
+    assert result.exit_code == 1
+    assert len(committed(storage)) == 2, "a row that fails again changes nothing"
+
+
+def test_case_8_a_row_that_failed_once_is_retried_alone(cluster: str, tmp_path: Path) -> None:
+    job = pictures(tmp_path, "pictures-nan-once", count=8)
+    assert run(job).exit_code == 1
+    storage = Storage(str(tmp_path / "set"))
+    before = {path: storage.sha256(path) for path in storage.list("data/")}
+    result = run(job, "--retry-failed")
+    assert result.exit_code == 0, result.output
+    retry = committed(storage)[-1]
+    assert (retry.shard, retry.revision, retry.rows, retry.written) == (1, 1, (5,), 1)
+    after = {path: storage.sha256(path) for path in storage.list("data/")}
+    assert after == {**before, "data/part-00001.r1.parquet": retry.file_sha256}
+    assert sorted(row["seed"] for row in images(storage).values()) == list(range(8))
+    assert storage.read("failures.jsonl") == b""
+
+
+def test_bad_rows_are_skipped_and_listed(cluster: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("seed,key\n1,a\n-1,b\n3,c\n")
+    job = job_file(
+        tmp_path,
+        target={"name": "pictures", "steps": 20},
+        manifest={"path": str(tmp_path / "rows.csv"), "on_bad_row": "skip"},
+    )
+    result = run(job)
+    assert result.exit_code == 1, result.output
+    storage = Storage(str(tmp_path / "job"))
+    assert sorted(images(storage)) == ["a", "c"]
+    (failure,) = failures(storage)
+    assert (failure["row"], failure["kind"]) == (1, "bad_row")
+    assert committed(storage)[0].skipped == 1
+
+
+def test_case_18_many_shards_many_workers_and_overwrite(cluster: str, tmp_path: Path) -> None:
+    job = pictures(tmp_path, "pictures", count=40, workers={"count": 3})
+    assert run(job).exit_code == 0
+    storage = Storage(str(tmp_path / "set"))
+    (tmp_path / "set" / "notes.txt").write_text("not ours")
+    result = run(job, "--set", "output.overwrite=true", "--set", "output.shard_size=8")
+    assert result.exit_code == 0, result.output
+    assert len(committed(storage)) == 5
+    assert sorted(row["seed"] for row in images(storage).values()) == list(range(40))
+    assert storage.read("notes.txt") == b"not ours"
+
+
+def test_a_job_on_s3_with_a_cluster_of_its_own(
+    unbroken: Storage, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the environment tells of S3, and without RAY_ADDRESS the run starts Ray itself."""
+    uri = f"s3://test-bucket/{tmp_path.name}"
+    job = job_file(tmp_path, manifest={"range": {"count": 8, "labels": "cycle"}})
+    output, status = finish(start(job, "--output", uri, RAY_ADDRESS="", **server.environment))
+    assert status == 0, output
+    assert "Traceback" not in output
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    assert hashes(Storage(uri)) == {seed: made for seed, made in hashes(unbroken).items() if seed < 8}
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--set", "target.name=fashion-mnits"], 2, "did you mean 'fashion-mnist'"),
+        (["--set", "evaluate.extractor=nothing", "--set", "evaluate.reference=fashion-mnist"], 2, "nothing"),
+        (["--output", "gs://bucket/set"], 2, "only local folders and s3://"),
+        (["--workers", "0"], 2, "--workers"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    tmp_path: Path, options: list[str], status: int, message: str
+) -> None:
+    result = run(job_file(tmp_path), *options)
+    assert result.exit_code == status, result.output
+    assert message in result.output
+    assert not (tmp_path / "job").exists()
+
+
+def test_check_targets_and_schema(tmp_path: Path) -> None:
+    def invoke(*arguments: str) -> Result:
+        return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+    result = invoke("check", str(job_file(tmp_path)))
+    assert result.exit_code == 0, result.output
+    assert "24 rows, 0 of them bad" in result.output
+    assert "5 shards of 5 png" in result.output
+    assert not (tmp_path / "job").exists()
+    assert "fashion-mnist: 1×28×28, 10 classes and a null class" in invoke("targets").output
+    assert "draft_length" in json.loads(invoke("schema").output)["$defs"]["SamplerSpec"]["properties"]

@@ -1,0 +1,225 @@
+"""The scheduler against simulated workers that die, fail, hang at the start and come late."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.scheduler import (
+    Action,
+    Assign,
+    Event,
+    GiveUp,
+    Piece,
+    PieceDone,
+    PieceFailed,
+    PieceReturned,
+    Scheduler,
+    StartWorker,
+    Stop,
+    StopWorker,
+    WorkerDied,
+    WorkerLate,
+    WorkerReady,
+)
+
+SIZE = 4
+
+
+def pieces(count: int) -> list[Piece]:
+    return [Piece(shard, 0, range(shard * SIZE, (shard + 1) * SIZE)) for shard in range(count)]
+
+
+def shards(actions: list[Action]) -> list[int]:
+    """Shards that were handed out."""
+    return [action.piece.shard for action in actions if isinstance(action, Assign)]
+
+
+@dataclass
+class World:
+    """Workers that do what chance says; `poison` shards kill the worker that begins them, `refused` ones fail."""
+
+    scheduler: Scheduler
+    chance: random.Random
+    death: float
+    poison: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    starting: set[int] = field(default_factory=set)
+    queues: dict[int, list[Piece]] = field(default_factory=dict)
+    assigned: Counter[Piece] = field(default_factory=Counter)
+    done: Counter[Piece] = field(default_factory=Counter)
+    given_up: Counter[Piece] = field(default_factory=Counter)
+    most_in_flight: int = 0
+
+    def run(self) -> None:
+        self.apply(self.scheduler.start())
+        for _ in range(100_000):
+            if self.scheduler.finished:
+                return
+            self.apply(self.scheduler.handle(self.event()))
+        raise AssertionError("the job does not end")
+
+    def event(self) -> Event:
+        worker = self.chance.choice(sorted(self.starting | self.queues.keys()))
+        if worker in self.starting:
+            kind = self.chance.random()
+            if kind < 0.2:
+                return WorkerLate(worker)
+            self.starting.remove(worker)
+            if kind < 0.2 + self.death:
+                return WorkerDied(worker, "did not start")
+            self.queues[worker] = []
+            return WorkerReady(worker)
+        queue = self.queues[worker]
+        if self.chance.random() < self.death or (queue and queue[0].shard in self.poison):
+            del self.queues[worker]
+            return WorkerDied(worker, "killed")
+        if not queue:
+            return WorkerLate(worker)  # means nothing for a worker that is ready
+        piece = queue.pop(0)
+        if piece.shard in self.refused:
+            return PieceFailed(worker, piece, "refused")
+        self.done[piece] += 1
+        return PieceDone(worker, piece)
+
+    def apply(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case StartWorker(worker=worker):
+                    self.starting.add(worker)
+                case StopWorker(worker=worker):
+                    assert not self.queues.pop(worker, []), "a worker with work was stopped"
+                    self.starting.discard(worker)
+                case Assign(worker=worker, piece=piece):
+                    assert all(piece not in queue for queue in self.queues.values()), "one piece on two live workers"
+                    assert not self.done[piece]
+                    assert not self.given_up[piece]
+                    self.assigned[piece] += 1
+                    assert action.attempt == self.assigned[piece]
+                    self.queues[worker].append(piece)
+                case GiveUp(piece=piece):
+                    self.given_up[piece] += 1
+        self.most_in_flight = max(self.most_in_flight, sum(map(len, self.queues.values())))
+
+
+def world(work: list[Piece], workers: int = 2, seed: int = 0, death: float = 0.0, **faults: set[int]) -> World:
+    return World(Scheduler(iter(work), workers=workers, max_attempts=3), random.Random(seed), death, **faults)
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(
+    count=st.integers(0, 40),
+    workers=st.integers(1, 5),
+    seed=st.integers(0, 2**32),
+    death=st.sampled_from([0.0, 0.05, 0.3]),
+    poison=st.sets(st.integers(0, 39), max_size=4),
+    refused=st.sets(st.integers(0, 39), max_size=4),
+)
+def test_every_piece_ends_once(
+    count: int, workers: int, seed: int, death: float, poison: set[int], refused: set[int]
+) -> None:
+    work = pieces(count)
+    simulated = world(work, workers, seed, death, poison=poison, refused=refused)
+    simulated.run()
+    if simulated.scheduler.abandoned is None:
+        assert simulated.done + simulated.given_up == Counter(work)
+    assert all(simulated.assigned[piece] <= 3 for piece in work)
+    assert not (simulated.done.keys() & simulated.given_up.keys())
+    assert simulated.most_in_flight <= workers * 3
+    if not death:
+        bad = {piece for piece in work if piece.shard in poison | refused}
+        assert simulated.given_up.keys() == bad, "a piece that harms nobody is done, whatever it was beside"
+
+
+def test_case_9_a_shard_that_kills_its_worker_once() -> None:
+    work = pieces(6)
+    simulated = world(work, workers=2, poison={2})
+    event = simulated.event
+
+    def once() -> Event:
+        happened = event()
+        if isinstance(happened, WorkerDied):
+            simulated.poison.clear()
+        return happened
+
+    simulated.event = once  # type: ignore[method-assign]
+    simulated.run()
+    assert simulated.done == Counter(work)
+    assert simulated.assigned[work[2]] == 2
+
+
+def test_workers_are_kept_two_pieces_ahead_and_work_is_shared_at_the_end() -> None:
+    scheduler = Scheduler(iter(pieces(20)), workers=2, max_attempts=3)
+    assert scheduler.start() == [StartWorker(0), StartWorker(1)]
+    assert shards(scheduler.handle(WorkerReady(0))) == [0, 1, 2]
+
+    scheduler = Scheduler(iter(pieces(4)), workers=2, max_attempts=3)
+    scheduler.start()
+    assert shards(scheduler.handle(WorkerReady(0))) == [0, 1], "two are kept for worker 1"
+    assert shards(scheduler.handle(WorkerLate(1))) == [2], "but not when it is late"
+
+
+def test_a_worker_that_has_nothing_to_do_is_released() -> None:
+    scheduler = Scheduler(iter(pieces(1)), workers=3, max_attempts=3)
+    assert scheduler.start() == [StartWorker(0)], "one piece needs one worker"
+    piece = pieces(1)[0]
+    assert scheduler.handle(WorkerReady(0)) == [Assign(0, piece, 1)]
+    assert scheduler.handle(PieceDone(0, piece)) == [StopWorker(0)]
+    assert scheduler.finished
+
+
+def test_workers_that_never_start_end_the_job() -> None:
+    scheduler = Scheduler(iter(pieces(9)), workers=2, max_attempts=3)
+    waiting = scheduler.start()
+    starts = 0
+    while waiting:
+        action = waiting.pop(0)
+        assert isinstance(action, StartWorker)
+        starts += 1
+        waiting += scheduler.handle(WorkerDied(action.worker, "no weights"))
+    assert scheduler.finished
+    assert scheduler.abandoned == "no weights"
+    assert starts <= 7
+
+
+def test_stop_begins_nothing_more_and_waits_for_what_is_begun() -> None:
+    scheduler = Scheduler(iter(pieces(20)), workers=1, max_attempts=3)
+    scheduler.start()
+    scheduler.handle(WorkerReady(0))
+    held = pieces(3)
+    assert scheduler.handle(Stop()) == []
+    assert scheduler.handle(PieceReturned(0, held[2])) == []
+    assert scheduler.handle(PieceReturned(0, held[1])) == []
+    assert not scheduler.finished
+    assert scheduler.handle(PieceDone(0, held[0])) == []
+    assert scheduler.finished
+
+
+def test_pieces_are_pulled_as_they_are_needed() -> None:
+    pulled = 0
+
+    def endless() -> Iterator[Piece]:
+        nonlocal pulled
+        while True:
+            pulled += 1
+            yield Piece(pulled, 0, range(1))
+
+    scheduler = Scheduler(endless(), workers=3, max_attempts=3)
+    scheduler.start()
+    scheduler.handle(WorkerReady(0))
+    assert pulled <= 3 * 3 + 3
+
+
+def test_events_of_workers_that_are_gone_change_nothing() -> None:
+    scheduler = Scheduler(iter(pieces(3)), workers=1, max_attempts=3)
+    scheduler.start()
+    scheduler.handle(WorkerReady(0))
+    scheduler.handle(WorkerDied(0, "killed"))
+    assert scheduler.handle(PieceDone(0, pieces(1)[0])) == []
+    assert scheduler.in_flight == 0
+    assert not any(isinstance(action, GiveUp) for action in scheduler.handle(WorkerReady(1)))
