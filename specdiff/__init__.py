@@ -3,6 +3,7 @@
 The law of what comes out is exactly that of the sequential sampler.
 """
 
+from specdiff.gain import Gain, calibrate
 from specdiff.requests import Request, Sample
 from specdiff.sampler import Result, Run, Sampler
 from specdiff.stats import Stats
@@ -10,6 +11,7 @@ from specdiff.targets import Target, TargetInfo, inspect_target, load_target, re
 from specdiff.transitions import Transitions
 
 __all__ = [
+    "Gain",
     "Request",
     "Result",
     "Run",
@@ -19,6 +21,7 @@ __all__ = [
     "Target",
     "TargetInfo",
     "Transitions",
+    "calibrate",
     "inspect_target",
     "load_target",
     "registered_targets",

@@ -118,7 +118,7 @@ class ReusingDrafter:
     def draft(self, state: Tensor, window: Window) -> Tensor:
         drafts = window.step.shape[1] - 1
         step = window.step[:, :drafts]
-        node = torch.minimum((step - self._start[:, None]).clamp(min=0), self._last[:, None])  # [lanes, drafts]
+        node = self._node(step)
         lane = torch.arange(len(state), device=state.device)[:, None]
         prediction = self._predictions[lane, node]  # [lanes, drafts, *shape]
         if self._carry.plain:
@@ -133,6 +133,10 @@ class ReusingDrafter:
             guesses[:, j] = slope[:, j] * y + fixed[:, j]
             y = window.a[:, j] * y + window.b[:, j] * guesses[:, j] + window.sigma[:, j] * noise[:, j]
         return back(guesses)
+
+    def _node(self, step: Tensor) -> Tensor:
+        """Which of the remembered evaluations serves a step: its own, else the last. Both int64 [lanes, drafts]."""
+        return torch.minimum((step - self._start[:, None]).clamp(min=0), self._last[:, None])
 
     def observe(self, path: Tensor, predictions: Tensor, step: Tensor, kept: Tensor, length: Tensor) -> None:
         if self._kind == "picard":
