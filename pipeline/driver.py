@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import ray
@@ -39,6 +40,7 @@ from pipeline.worker import Outcome, Report, Worker
 
 POLL_S = 1.0  # a worker answers at once when a piece has ended, and after this time in any case
 LATE_S = 20.0  # after which work no longer waits for a worker that is not ready
+NO_WORKER_S = 900.0  # without any worker that is ready, after which the cluster counts as out of reach
 GRACE_S = 20.0  # after a signal, for pieces that are begun; schedulers of clusters kill after 30 s
 
 
@@ -117,20 +119,21 @@ class Driver:
         self._members: dict[int, _Member] = {}
         self._pending: dict[Any, int] = {}  # answers that are awaited → worker
         self._began: float | None = None
+        self._last_ready = time.monotonic()
         self._result = Generated()
 
     def generate(self, pieces: Iterator[Piece], signals: Signals) -> Generated:
         """Works until every piece is done or given up, or a signal has come and its grace is over.
 
         Raises:
-            Unavailable: no worker can be started.
+            Unavailable: no worker can be started, or none gets a device for long.
         """
         scheduler = Scheduler(pieces, **self._scheduler_options)
         deadline: float | None = None
         try:
             self._perform(scheduler.start())
             while not scheduler.finished and (deadline is None or time.monotonic() < deadline):
-                for event in [*self._answers(), *self._late()]:
+                for event in chain(self._answers(), self._late()):
                     self._perform(scheduler.handle(event))
                 if signals.received is not None and deadline is None:
                     deadline = time.monotonic() + GRACE_S
@@ -141,6 +144,7 @@ class Driver:
                 if signals.urgent:
                     break
                 self._show()
+                self._check_some_worker()
         finally:
             for number in list(self._members):
                 self._remove(number)
@@ -165,13 +169,14 @@ class Driver:
                     self._progress.say(f"shard {piece.shard} failed for good after {attempts} attempts: {reason}")
 
     def _answers(self) -> Iterator[Event]:
-        """Events from the answers that have come; waits for one, but not for long."""
+        """Events from an answer that has come; waits for one, but not for long.
+
+        Each event must be acted upon before the next is asked for.
+        """
         arrived, _ = ray.wait(list(self._pending), timeout=POLL_S)
         for answer in arrived:
             number = self._pending.pop(answer)
-            member = self._members.get(number)
-            if member is None:
-                continue
+            member = self._members[number]
             try:
                 report = ray.get(answer)
             except RayError as error:
@@ -184,9 +189,8 @@ class Driver:
                 member.unpublished = report.unpublished
                 for outcome in report.outcomes:
                     yield self._ended(number, outcome)
-                if report.fault is not None:
+                if report.fault is not None and number in self._members:
                     yield self._died(number, report.fault)
-                    continue
             if number in self._members:
                 self._pending[member.actor.poll.remote(POLL_S)] = number
 
@@ -215,11 +219,18 @@ class Driver:
         self._pending = {answer: other for answer, other in self._pending.items() if other != number}
 
     def _late(self) -> Iterator[Event]:
-        for number, member in self._members.items():
+        for number, member in list(self._members.items()):
             if not (member.ready or member.late) and time.monotonic() - member.started > LATE_S:
                 member.late = True
                 self._progress.say(f"worker {number} has no device yet; going on with those that have one")
                 yield WorkerLate(number)
+
+    def _check_some_worker(self) -> None:
+        now = time.monotonic()
+        if any(member.ready for member in self._members.values()):
+            self._last_ready = now
+        elif now - self._last_ready > NO_WORKER_S:
+            raise Unavailable(f"no worker was ready for {NO_WORKER_S / 60:.0f} minutes: the cluster has no free device")
 
     def _show(self) -> None:
         ready = [member for member in self._members.values() if member.ready]

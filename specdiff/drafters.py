@@ -90,17 +90,7 @@ class ReusingDrafter:
         reuse: str,
         gain: Gain | None,
     ) -> None:
-        """Nothing observed yet.
-
-        Raises:
-            ValueError: held or reuse is unknown, or a gain is asked to correct anything but x0.
-        """
-        if held not in ("x0", "eps", "v"):
-            raise ValueError(f"held must be x0, eps or v, not {held!r}")
-        if reuse not in ("rejected", "accepted"):
-            raise ValueError(f"reuse must be rejected or accepted, not {reuse!r}")
-        if gain is not None and held != "x0":
-            raise ValueError(f"a gain corrects a held x0, not {held}")
+        """Nothing observed yet; the settings are those that ``check_settings`` passed."""
         self.opens = kind == "frozen"
         self._kind, self._reuse = kind, reuse
         self._basis = gain.basis if gain is not None else None

@@ -10,12 +10,12 @@ advance.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,7 +24,9 @@ from torch import Tensor
 
 from specdiff.noise import Purpose, normals
 from specdiff.requests import Request
-from specdiff.targets.base import Target
+
+if TYPE_CHECKING:  # targets carry gains
+    from specdiff.targets.base import Target
 
 
 class Basis:
@@ -91,10 +93,6 @@ class Gain:
         """Read what ``to_bytes`` made."""
         tensors = load_file(path)
         return cls(tensors["snr"], tensors["shrinkage"])
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.to_bytes()).hexdigest()
 
 
 @torch.no_grad()

@@ -80,16 +80,20 @@ class Sampler:
         Raises:
             ValueError: an unknown name, a number out of range, or settings that cannot go together.
         """
+        check_settings(
+            drafter=drafter,
+            verification=verification,
+            draft_length=draft_length,
+            lanes=lanes,
+            held=held,
+            reuse=reuse,
+            orthogonal=orthogonal,
+            correction=correction,
+            gain=gain,
+            batch_rows=batch_rows,
+        )
         if verification == "none":
             draft_length = 0
-        elif draft_length < 1:
-            raise ValueError(f"draft_length must be at least 1, not {draft_length}; verification='none' drafts nothing")
-        if lanes < 1:
-            raise ValueError(f"lanes must be at least 1, not {lanes}")
-        if batch_rows is not None and batch_rows < 1:
-            raise ValueError(f"batch_rows must be at least 1, not {batch_rows}")
-        if orthogonal not in ("kept", "fresh"):
-            raise ValueError(f"orthogonal must be kept or fresh, not {orthogonal!r}")
         steps = len(target.transitions)
         if not all(0 <= step <= steps for step in record_steps):
             raise ValueError(f"record_steps must lie between 0 and {steps}, not {list(record_steps)}")
@@ -396,13 +400,63 @@ class Run:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
 
+def check_settings(
+    *,
+    drafter: str | DrafterFactory,
+    verification: str | Verification,
+    draft_length: int,
+    lanes: int,
+    held: str,
+    reuse: str,
+    orthogonal: str,
+    correction: str,
+    gain: str | Gain,
+    batch_rows: int | None,
+) -> None:
+    """Whether the settings of :class:`Sampler` are known and go together; no target is needed.
+
+    Raises:
+        ValueError: they do not, and why.
+    """
+    known = {
+        "drafter": (drafter, ("free", "frozen", "picard")),
+        "verification": (verification, ("none", "token", "reflection", "block")),
+        "held": (held, ("x0", "eps", "v")),
+        "reuse": (reuse, ("rejected", "accepted")),
+        "orthogonal": (orthogonal, ("kept", "fresh")),
+        "gain": (gain, ("none", "kalman")),
+    }
+    for name, (choice, choices) in known.items():
+        if isinstance(choice, str) and choice not in choices:
+            raise ValueError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {choice!r}")
+    for name, number in (("draft_length", draft_length), ("lanes", lanes), ("batch_rows", batch_rows)):
+        if number is not None and number < 1:
+            hint = "; verification='none' drafts nothing" if name == "draft_length" else ""
+            raise ValueError(f"{name} must be at least 1, not {number}{hint}")
+    if verification == "block" and drafter == "picard":
+        raise ValueError(
+            "drafter='picard' is biased under block verification, which has looked at the noise of steps that are then "
+            "drafted again; take verification='reflection' or 'token'"
+        )
+    if correction == "reflection":
+        raise ValueError(
+            "correction='reflection' is biased wherever α < 1: no invertible correction of constant Jacobian exists "
+            "for a block of two or more (arXiv 2606.13426, Proposition 3.2); take 'transport', or "
+            "verification='reflection'"
+        )
+    if correction not in ("residual", "transport"):
+        raise ValueError(f"correction must be residual or transport, not {correction!r}")
+    if correction == "transport" and verification == "reflection":
+        raise ValueError("verification='reflection' is its own correction; correction belongs to token and block")
+    if gain != "none" and held != "x0":
+        raise ValueError(f"a gain corrects a held x0, not {held}")
+    if gain != "none" and drafter == "frozen":
+        raise ValueError("a gain is for drafter='free' or 'picard': a frozen prediction is made where it is used")
+
+
 def _drafter(choice: str | DrafterFactory, target: Target, held: str, reuse: str, gain: str | Gain) -> DrafterFactory:
     if not isinstance(choice, str):
         return choice
-    if choice not in ("free", "frozen", "picard"):
-        raise ValueError(f"drafter must be free, frozen or picard, not {choice!r}")
-    if isinstance(gain, str) and gain not in ("none", "kalman"):
-        raise ValueError(f"gain must be none or kalman, not {gain!r}")
     if gain == "kalman":
         gain = getattr(target, "gain", None) or calibrate(target)
     correction = gain if isinstance(gain, Gain) else None
@@ -412,12 +466,10 @@ def _drafter(choice: str | DrafterFactory, target: Target, held: str, reuse: str
 def _verification(choice: str | Verification, correction: str) -> Verification | None:
     if not isinstance(choice, str):
         return choice
-    if choice == "none":
-        return None
-    if choice == "reflection":
-        if correction != "residual":
-            raise ValueError("verification='reflection' is its own correction; correction belongs to token and block")
-        return Reflection()
-    if choice not in ("token", "block"):
-        raise ValueError(f"verification must be none, token, reflection or block, not {choice!r}")
-    return Token(correction) if choice == "token" else Block(correction)
+    rules: dict[str, Verification | None] = {
+        "none": None,
+        "token": Token(correction),
+        "reflection": Reflection(),
+        "block": Block(correction),
+    }
+    return rules[choice]

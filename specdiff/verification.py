@@ -57,14 +57,6 @@ class _Residual:
     """Corrections that serve any α: a draw from the residual, or the deterministic transport of the rejected draft."""
 
     def __init__(self, correction: str = "residual") -> None:
-        if correction == "reflection":
-            raise ValueError(
-                "correction='reflection' is biased wherever α < 1: no invertible correction of constant Jacobian "
-                "exists for a block of two or more (arXiv 2606.13426, Proposition 3.2); take 'transport', or "
-                "verification='reflection'"
-            )
-        if correction not in ("residual", "transport"):
-            raise ValueError(f"correction must be residual or transport, not {correction!r}")
         self._transport = correction == "transport"
 
     def correct(self, log_alpha: Tensor, delta: Tensor, s: Tensor, v: Tensor) -> Tensor:

@@ -66,12 +66,17 @@ def fault_exit() -> bool:
     os._exit(1)
 
 
+def fault_raise() -> bool:
+    raise RuntimeError("device lost")
+
+
 FAULTS: dict[str, Callable[[], bool]] = {
     "pictures": lambda: False,
     "pictures-nan": lambda: True,
     "pictures-nan-once": lambda: first_time("nan"),
     "pictures-exit": fault_exit,
     "pictures-exit-once": lambda: first_time("exit") and fault_exit(),
+    "pictures-raise-once": lambda: first_time("raise") and fault_raise(),
 }
 
 

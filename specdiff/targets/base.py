@@ -15,7 +15,8 @@ from specdiff.transitions import Transitions
 class Target(Protocol):
     """A denoiser with its transitions; a user's own model is a class with these five.
 
-    A target may also have ``device``, the torch device on which states are kept (the CPU without it).
+    A target may also have ``device``, the torch device on which states are kept (the CPU without it), and ``gain``, its
+    Kalman gain (``gain="kalman"`` calibrates one without it).
     """
 
     @property
@@ -66,6 +67,7 @@ class TargetInfo:
         steps: N.
         licence: of the weights.
         weights_sha256: None where there are no weights.
+        gain_sha256: of the stored Kalman gain; None where there is none.
         class_names: one a class, or empty.
     """
 
@@ -78,4 +80,5 @@ class TargetInfo:
     steps: int
     licence: str
     weights_sha256: str | None
+    gain_sha256: str | None = None
     class_names: tuple[str, ...] = ()

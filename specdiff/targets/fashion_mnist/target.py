@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from specdiff.gain import Gain
 from specdiff.requests import Request
 from specdiff.targets.base import TargetInfo
 from specdiff.targets.fashion_mnist.classifier import CLASS_NAMES
@@ -18,6 +19,7 @@ from specdiff.targets.fashion_mnist.unet import NULL_CLASS, UNet
 from specdiff.transitions import Transitions
 
 WEIGHTS = Path(__file__).with_name("unet.safetensors")
+GAIN = Path(__file__).with_name("gain.safetensors")
 
 
 class FashionMNIST:
@@ -41,6 +43,7 @@ class FashionMNIST:
         self._network = UNet()
         self._network.load_state_dict(load_file(WEIGHTS))
         self._network.eval().requires_grad_(False).to(device).to(memory_format=torch.channels_last)
+        self.gain = Gain.load(GAIN)
         self._alpha = self.transitions.alpha.float().to(device)
         self._noise_std = self.transitions.noise_std.float().to(device)
 
@@ -58,6 +61,7 @@ class FashionMNIST:
             steps=steps,
             licence="MIT",
             weights_sha256=hashlib.sha256(WEIGHTS.read_bytes()).hexdigest(),
+            gain_sha256=hashlib.sha256(GAIN.read_bytes()).hexdigest(),
             class_names=CLASS_NAMES,
         )
 
