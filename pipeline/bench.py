@@ -19,7 +19,7 @@ from pipeline.manifest import normalise, read_rows, to_requests
 from pipeline.run import checked
 from pipeline.spec import EvaluateSpec, Job
 from pipeline.storage import Storage
-from specdiff.bench import entries, measure
+from specdiff.bench import Entry, entries, measure
 from specdiff.bench_report import draw, table
 from specdiff.claims import Checks, claims_table
 from specdiff.requests import Request
@@ -92,9 +92,7 @@ def bench(
         report = {"format": 1, "job": job.name, "target": job.target.name, **checks.run()}
         name, text = "claims", claims_table(report)
     else:
-        sampler = job.sampler.model_dump(include={"held", "reuse", "orthogonal"})
-        own = job.sampler.draft_length
-        compared = entries(info.steps, [own, *(each for each in draft_lengths if each != own)], **sampler)
+        compared = _compared(job, info.steps, draft_lengths)
         measured = measure(load, compared, requests, lanes=job.sampler.lanes, repeats=repeats, turn=turn, **common)
         report = {"format": 1, "job": job.name, "target": job.target.name, **measured}
         name, text = "bench", table(report)
@@ -104,6 +102,19 @@ def bench(
     say(text)
     say(f"written to {folder}")
     return int(claims and any(claim["law"] and claim["holds"] is False for claim in report["claims"]))
+
+
+def _compared(job: Job, steps: int, draft_lengths: Sequence[int]) -> list[Entry]:
+    """The samplers that are always compared, with what the job reuses, and the job's own where it is none of them."""
+    own = job.sampler
+    lengths = [own.draft_length, *(each for each in draft_lengths if each != own.draft_length)]
+    found = entries(steps, lengths, **own.model_dump(include={"held", "reuse", "orthogonal"}))
+    if own.drafter == "picard" or own.gain != "none" or own.correction != "residual":
+        parts = [own.verification, own.drafter, own.gain, own.correction]
+        name = ", ".join(part for part in parts if part not in ("none", "residual"))
+        settings = own.model_dump(exclude={"lanes", "batch_rows"})
+        found.append(Entry(f"{name}, γ = {own.draft_length}", steps, settings))
+    return found
 
 
 def _load(name: str, device: str, settings: dict[str, Any], *, steps: int, **more: Any) -> specdiff.Target:

@@ -150,6 +150,18 @@ def bench(
 
 
 @main.command()
+@click.argument("target", metavar="TARGET")
+@click.option("--steps", type=click.IntRange(min=3), help="Steps of the trajectories, in place of the target's own.")
+@click.option("--trajectories", type=click.IntRange(min=2), default=32, show_default=True)
+@click.option("--output", metavar="FILE", default="gain.safetensors", show_default=True)
+def calibrate(target: str, steps: int | None, trajectories: int, output: str) -> None:
+    """Calibrate the Kalman gain of a target."""
+    from pipeline.calibration import calibrate_target
+
+    calibrate_target(target, steps, trajectories, output, click.echo)
+
+
+@main.command()
 def targets() -> None:
     """List what can be sampled."""
     from specdiff import registered_targets

@@ -121,6 +121,10 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
         info = specdiff.inspect_target(job.target.name, **job.target.settings())
     except ValueError as error:
         raise UsageError(f"target: {error}") from error
+    try:
+        specdiff.check_settings(**job.sampler.model_dump())
+    except ValueError as error:
+        raise UsageError(f"sampler: {error}") from error
     if job.evaluate is not None:
         check_evaluation(job.evaluate)
     sampler = job.sampler

@@ -232,12 +232,6 @@ BUILT: Mapping[str, tuple[Any, ...]] = {
     "target.variance": (None,),
     "target.dtype": ("float32",),
     "target.compile": (False,),
-    "sampler.verification": ("none", "block"),
-    "sampler.drafter": ("free",),
-    "sampler.gain": ("none",),
-    "sampler.held": ("x0",),
-    "sampler.reuse": ("rejected",),
-    "sampler.correction": ("residual",),
     "output.image_format": ("png",),
     "output.lease_timeout": (120.0,),
     "workers.min": (None,),
@@ -308,6 +302,8 @@ def identity(job: Job, info: TargetInfo, batch_rows: int, manifest_digest: str) 
     """
     target = job.target.model_dump(mode="json") | {"steps": info.steps, "weights_sha256": info.weights_sha256}
     sampler = job.sampler.model_dump(mode="json", exclude={"lanes"}) | {"batch_rows": batch_rows}
+    if job.sampler.gain == "kalman":
+        sampler["gain_sha256"] = info.gain_sha256
     output = job.output.model_dump(mode="json", include={"image_format", "shard_size"})
     return {"target": target, "sampler": sampler, "output": output, "manifest": {"digest": manifest_digest}}
 

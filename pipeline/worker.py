@@ -102,7 +102,7 @@ class Worker:
         self._job = job
         self._storage = Storage(uri)
         target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
-        settings = job.sampler.model_dump(exclude_defaults=True) | {"batch_rows": batch_rows}
+        settings = job.sampler.model_dump() | {"batch_rows": batch_rows}
         self._sampler = specdiff.Sampler(target, **settings)
         self._device = device_kind(device)
         self._software = software()

@@ -5,7 +5,7 @@ The law of what comes out is exactly that of the sequential sampler.
 
 from specdiff.gain import Gain, calibrate
 from specdiff.requests import Request, Sample
-from specdiff.sampler import Result, Run, Sampler
+from specdiff.sampler import Result, Run, Sampler, check_settings
 from specdiff.stats import Stats
 from specdiff.targets import Target, TargetInfo, inspect_target, load_target, registered_targets
 from specdiff.transitions import Transitions
@@ -22,6 +22,7 @@ __all__ = [
     "TargetInfo",
     "Transitions",
     "calibrate",
+    "check_settings",
     "inspect_target",
     "load_target",
     "registered_targets",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from specdiff.gain import Gain
 from specdiff.transitions import Transitions
+
+Predict = Callable[[int, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class ReusingDrafter:
 
     How they are carried to the draft's own state: the clean image (``x0``; a martingale under full churn), the noise
     (``eps``) or the velocity (``v``: α ε − s x on a variance-preserving path, ε − x on the interpolant) is held. A gain
-    corrects ``x0`` for the distance (see :mod:`specdiff.gain`). Each is affine in the draft's state.
+    corrects ``x0`` for the distance (see :mod:`specdiff.gain`).
     """
 
     def __init__(
@@ -93,12 +96,8 @@ class ReusingDrafter:
         """Nothing observed yet; the settings are those that ``check_settings`` passed."""
         self.opens = kind == "frozen"
         self._kind, self._reuse = kind, reuse
-        self._basis = gain.basis if gain is not None else None
-        self._carry = (
-            _Carry.of_held(transitions, held, shape, device)
-            if gain is None
-            else _Carry.of_gain(transitions, gain, shape, device)
-        )
+        self._plain = gain is None and held == "x0"
+        self._carry = _Filtered(transitions, gain, device) if gain else _Held(transitions, held, shape, device)
         # What is remembered, [lanes, nodes, …]: states, predictions and, at their steps from start on, how many count.
         self._path = torch.zeros((lanes, 1, *shape), device=device)
         self._predictions = torch.zeros((lanes, 1, *shape), device=device)
@@ -111,18 +110,14 @@ class ReusingDrafter:
         node = self._node(step)
         lane = torch.arange(len(state), device=state.device)[:, None]
         prediction = self._predictions[lane, node]  # [lanes, drafts, *shape]
-        if self._carry.plain:
+        if self._plain:
             return prediction
-        into, back = (self._basis.forward, self._basis.inverse) if self._basis else (_same, _same)
-        at = self._start[:, None] + node
-        slope, fixed = self._carry.affine(step, at, into(self._path[lane, node]), into(prediction))
-        # The drafts' states in the basis: the predictions need them, and they need the predictions.
-        y, noise = into(state), into(window.noise[:, :drafts])
-        guesses = torch.empty_like(fixed)
+        predict = self._carry.to(step, self._start[:, None] + node, self._path[lane, node], prediction)
+        guesses = torch.empty_like(prediction)
         for j in range(drafts):
-            guesses[:, j] = slope[:, j] * y + fixed[:, j]
-            y = window.a[:, j] * y + window.b[:, j] * guesses[:, j] + window.sigma[:, j] * noise[:, j]
-        return back(guesses)
+            guesses[:, j] = predict(j, state)
+            state = window.next(j, state, guesses[:, j])
+        return guesses
 
     def _node(self, step: Tensor) -> Tensor:
         """Which of the remembered evaluations serves a step: its own, else the last. Both int64 [lanes, drafts]."""
@@ -138,66 +133,56 @@ class ReusingDrafter:
         self._start = step[lane, at]
 
 
-@dataclass(frozen=True)
-class _Carry:
-    """x̃ at (y′, n′) from x̂ at (y, n), affine in both: tables [N, 1 … or frequencies].
+class _Held:
+    """x̃ = r′ y′ + k′ (x̂ − r y) / k: the noise or the velocity, as x̂ and y have it, at another state and step."""
 
-    With r = state_factor and k = value_factor at each end: x̃ = r′ y′ + k′ (x̂ − r y) / k where something is held; and
-    x̃ = x̂ + C′[(u′ − u) − x̂ (λ′ − λ)] with a gain, where u = y α/s² and λ = α²/s².
-    """
-
-    state_factor: Tensor
-    value_factor: Tensor
-    snr: Tensor
-    natural: Tensor
-    gain: bool
-    plain: bool
-
-    @classmethod
-    def of_held(cls, transitions: Transitions, held: str, shape: tuple[int, ...], device: torch.device) -> _Carry:
+    def __init__(self, transitions: Transitions, held: str, shape: tuple[int, ...], device: torch.device) -> None:
         ones, alpha = torch.ones_like(transitions.alpha), transitions.alpha.clamp(min=1e-30)
-        state_factor, value_factor = {
+        tables = {
             "x0": (0 * ones, ones),
             "eps": (1 / alpha, -transitions.noise_std / alpha),
-            "v": (transitions.velocity_scale, -transitions.noise_std),
+            "v": (transitions.velocity_scale, -transitions.velocity_noise),
         }[held]
-        factors = _tables(shape, device, state_factor, value_factor, transitions.snr, transitions.natural)
-        return cls(*factors, gain=False, plain=held == "x0")
+        # [N, 1 …], so that a step picks a factor of a state's rank
+        self._of_state, self._of_value = (_table(table, shape, device) for table in tables)
 
-    @classmethod
-    def of_gain(cls, transitions: Transitions, gain: Gain, shape: tuple[int, ...], device: torch.device) -> _Carry:
-        shrinkage = gain.at(transitions.snr)  # λC, float64 [N, *frequencies]
-        per_step = (-1, *(1 for _ in shrinkage.shape[1:]))
-        snr = transitions.snr.clamp(min=1e-30).view(per_step)
-        alpha = transitions.alpha.clamp(min=1e-30).view(per_step)
-        # The factor of y′: C α/s² = λC / α. That of the innovation: C.
-        factors = _tables(shape, device, shrinkage / alpha, shrinkage / snr, transitions.snr, transitions.natural)
-        return cls(*factors, gain=True, plain=False)
-
-    def affine(self, step: Tensor, at: Tensor, state: Tensor, prediction: Tensor) -> tuple[Tensor, Tensor]:
-        """Slope and constant, float32 [lanes, drafts, *shape or 1 …], of x̃ = slope · y′ + constant.
+    def to(self, step: Tensor, at: Tensor, path: Tensor, prediction: Tensor) -> Predict:
+        """What is predicted for draft j at a state.
 
         Args:
-            step: int64 [lanes, drafts], n′.
-            at: int64 [lanes, drafts], n.
-            state: float32 [lanes, drafts, *shape], y.
-            prediction: float32 [lanes, drafts, *shape], x̂ at y.
+            step: int64 [lanes, drafts], of the drafts.
+            at: int64 [lanes, drafts], of the evaluations that are reused.
+            path: float32 [lanes, drafts, *shape], their states.
+            prediction: float32 [lanes, drafts, *shape], their predictions.
         """
-        slope, factor = self.state_factor[step], self.value_factor[step]
-        if not self.gain:
-            value = (prediction - self.state_factor[at] * state) / self.value_factor[at]
-            return slope, factor * value
-        reached = self.natural[at] * state + prediction * (self.snr[step] - self.snr[at])
-        return slope, prediction - factor * reached
+        value = (prediction - self._of_state[at] * path) / self._of_value[at]
+        slope, fixed = self._of_state[step], self._of_value[step] * value
+        return lambda j, state: slope[:, j] * state + fixed[:, j]
 
 
-def _tables(shape: tuple[int, ...], device: torch.device, *tables: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tables [N] or [N, *frequencies] as float32 [N, 1 … or *frequencies], so that a step picks what fits a state."""
-    a, b, c, d = (
-        table.view(len(table), *(table.shape[1:] or (1 for _ in shape))).float().to(device) for table in tables
-    )
-    return a, b, c, d
+class _Filtered:
+    """x̃ = x̂ + C′ [(u′ − u) − x̂ (λ′ − λ)] (see :mod:`specdiff.gain`)."""
+
+    def __init__(self, transitions: Transitions, gain: Gain, device: torch.device) -> None:
+        self._gain, shape = gain, tuple(gain.shrinkage.shape[1:])
+        snr = transitions.snr.clamp(min=1e-30)
+        self._snr, self._natural = (_table(table, shape, device) for table in (snr, transitions.natural))
+        self._covariance = _table(gain.at(snr) / snr.view(-1, *(1 for _ in shape)), shape, device)
+
+    def to(self, step: Tensor, at: Tensor, path: Tensor, prediction: Tensor) -> Predict:
+        """As for ``_Held``."""
+        known = self._natural[at] * path + prediction * (self._snr[step] - self._snr[at])
+        natural, covariance, scale = self._natural[step], self._covariance[step], self._gain.scale(prediction)
+
+        def predict(j: int, state: Tensor) -> Tensor:
+            innovation = natural[:, j] * state - known[:, j]
+            if scale is None:
+                return prediction[:, j] + self._gain.apply(covariance[:, j], innovation)
+            return prediction[:, j] + scale[:, j] * self._gain.apply(covariance[:, j], scale[:, j] * innovation)
+
+        return predict
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
+def _table(table: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """A table [N] or [N, *shape] as float32 [N, 1 … or *shape]."""
+    return table.view(len(table), *(table.shape[1:] or (1 for _ in shape))).float().to(device)

@@ -4,8 +4,14 @@ In natural coordinates u = y α/s², λ = α²/s² the denoiser of a Gaussian pr
 x̂(u′, λ′) = x̂(u, λ) + C_{λ′} [(u′ − u) − x̂(u, λ) (λ′ − λ)], where C_λ is the posterior covariance: the bracket is the
 innovation of a Kalman–Bucy filter, C its gain. Here C is diagonal in an orthonormal basis, and what is kept of it is
 the shrinkage λC, which lies between 0 and 1, as a function of λ and frequency: it depends on the law of the data alone,
-not on how many steps a sampler takes. A gain that is wrong costs speed, never exactness, as long as it is fixed in
-advance.
+not on how many steps a sampler takes.
+
+Where predictions are pixels in [−1, 1] the covariance is taken as D R D with D² = 1 − x̂², the largest variance that a
+bounded value of mean x̂ can have (Bhatia & Davis, 2000), so that only R is tabulated: the black background of a picture
+has none of it.
+
+A gain that is wrong costs speed, never exactness, as long as it is fixed in advance and looks at nothing but the
+evaluation that it corrects.
 """
 
 from __future__ import annotations
@@ -39,14 +45,14 @@ class Basis:
         """Coefficients of x, [..., *shape]."""
         if self._tables is None:
             return x
-        rows, columns = (table.to(x.device) for table in self._tables)
+        rows, columns = (table.to(x) for table in self._tables)
         return rows @ x @ columns.T
 
     def inverse(self, x: Tensor) -> Tensor:
         """What has these coefficients, [..., *shape]."""
         if self._tables is None:
             return x
-        rows, columns = (table.to(x.device) for table in self._tables)
+        rows, columns = (table.to(x) for table in self._tables)
         return rows.T @ x @ columns
 
 
@@ -58,10 +64,12 @@ class Gain:
         snr: float64 [points], positive and increasing.
         shrinkage: float32 [points, *frequencies], 0 … 1; frequencies are the state's shape where the basis is the DCT
             of pictures, and as many ones otherwise.
+        bounded: whether predictions lie in [−1, 1] and the shrinkage is relative to √(1 − x̂²) on both sides.
     """
 
     snr: Tensor
     shrinkage: Tensor
+    bounded: bool = False
 
     def __post_init__(self) -> None:
         if self.snr.dim() != 1 or len(self.snr) != len(self.shrinkage):
@@ -72,6 +80,14 @@ class Gain:
     @cached_property
     def basis(self) -> Basis:
         return Basis(tuple(self.shrinkage.shape[1:]))
+
+    def scale(self, prediction: Tensor) -> Tensor | None:
+        """D, by which the covariance is scaled on both sides, like prediction; None for 1."""
+        return (1 - prediction.square()).clamp(min=0).sqrt() if self.bounded else None
+
+    def apply(self, covariance: Tensor, innovation: Tensor) -> Tensor:
+        """A covariance by frequency, [rows, *frequencies], times an innovation, [rows, *shape]."""
+        return self.basis.inverse(covariance * self.basis.forward(innovation))
 
     def at(self, snr: Tensor) -> Tensor:
         """The shrinkage at other ratios, float64 [N] → float64 [N, *frequencies]: linear in ln λ, constant beyond."""
@@ -86,13 +102,13 @@ class Gain:
 
     def to_bytes(self) -> bytes:
         """A safetensors file."""
-        return save({"snr": self.snr, "shrinkage": self.shrinkage})
+        return save({"snr": self.snr, "shrinkage": self.shrinkage, "bounded": torch.tensor(self.bounded)})
 
     @classmethod
     def load(cls, path: Path) -> Gain:
         """Read what ``to_bytes`` made."""
         tensors = load_file(path)
-        return cls(tensors["snr"], tensors["shrinkage"])
+        return cls(tensors["snr"], tensors["shrinkage"], bool(tensors["bounded"]))
 
 
 @torch.no_grad()
@@ -120,31 +136,36 @@ def calibrate(
     shape = tuple(target.shape)
     basis = Basis(shape)
     device = torch.device(getattr(target, "device", "cpu"))
-    products, squares = [], []  # Σ λ Δx̂ I and Σ I² of each step, per unit of λ, float64 [*frequencies]
+    # Σ λ Δx̂ I and Σ I² of each step, per unit of λ, float64 [*frequencies]: for unbounded predictions, for bounded ones
+    products: tuple[list[Tensor], list[Tensor]] = ([], [])
+    squares: tuple[list[Tensor], list[Tensor]] = ([], [])
+    bounded = True
     previous: tuple[Tensor, Tensor] | None = None
-    for n, state, prediction in _trajectory(target, requests[:trajectories], device):
-        natural = transitions.alpha[n] / transitions.noise_std[n] ** 2 * basis.forward(state).double()
-        clean = basis.forward(prediction).double()
+    for n, (state, prediction) in enumerate(_trajectory(target, requests[:trajectories], device)):
+        natural, found = transitions.natural[n].to(device) * state.double(), prediction.double()
+        bounded = bounded and bool((prediction.abs() <= 1).all())
         if previous is not None:
-            span = transitions.snr[n] - transitions.snr[n - 1]
-            innovation = natural - previous[0] - previous[1] * span
-            products.append(_pooled(transitions.snr[n] / span * (clean - previous[1]) * innovation, shape))
-            squares.append(_pooled(innovation.square() / span, shape))
-        previous = natural, clean
+            before, known = previous
+            span = float(transitions.snr[n] - transitions.snr[n - 1])
+            scale = (1 - known.square()).clamp(min=0).sqrt()
+            for i, factor in enumerate((torch.ones_like(scale), scale)):
+                innovation = basis.forward(factor * (natural - before - known * span))
+                change = basis.forward(factor * (found - known))
+                products[i].append(_pooled(float(transitions.snr[n]) / span * change * innovation, shape))
+                squares[i].append(_pooled(innovation.square() / span, shape))
+        previous = natural, found
     width = max(1.0, 0.02 * len(transitions))
-    smooth = torch.stack([_smoothed(torch.stack(sums), width) for sums in (products, squares)])
+    smooth = [_smoothed(torch.stack(sums[bounded]).cpu(), width) for sums in (products, squares)]
     shrinkage = (smooth[0] / smooth[1].clamp(min=1e-300)).clamp(0, 1)
     # Evenly in ln λ, at most one point for every step.
     log_snr = transitions.snr[1:].log()
     goals = torch.linspace(float(log_snr[0]), float(log_snr[-1]), min(points, len(log_snr)), dtype=torch.float64)
     chosen = sorted({int((log_snr - goal).abs().argmin()) for goal in goals})
-    return Gain(transitions.snr[1:][chosen].clone(), shrinkage[chosen].float())
+    return Gain(transitions.snr[1:][chosen].clone(), shrinkage[chosen].float(), bounded)
 
 
-def _trajectory(
-    target: Target, requests: Sequence[Request], device: torch.device
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Each step of the sequential sampler, with the states before it and the predictions there."""
+def _trajectory(target: Target, requests: Sequence[Request], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """The states of the sequential sampler before each step, and the predictions there."""
     transitions, shape = target.transitions, tuple(target.shape)
     conditioning = target.condition(requests)
     seeds = torch.tensor([request.seed for request in requests], device=device)
@@ -152,7 +173,7 @@ def _trajectory(
     state = normals(seeds, zero, zero, math.prod(shape), Purpose.START).view(-1, *shape)
     for n in range(len(transitions)):
         prediction = target.denoise(state, zero + n, conditioning)
-        yield n, state, prediction
+        yield state, prediction
         noise = normals(seeds, zero + n, zero, math.prod(shape)).view(-1, *shape)
         a, b, sigma = (float(table[n]) for table in (transitions.a, transitions.b, transitions.sigma))
         state = a * state + b * prediction + sigma * noise
@@ -173,8 +194,8 @@ def _smoothed(values: Tensor, width: float) -> Tensor:
 
 
 def _dct(size: int) -> Tensor:
-    """Orthonormal DCT-II: float32 [size, size], a row a frequency."""
+    """Orthonormal DCT-II: float64 [size, size], a row a frequency."""
     position = np.arange(size)
     table = np.sqrt(2 / size) * np.cos(math.pi * (position + 0.5) * position[:, None] / size)
     table[0] *= math.sqrt(0.5)
-    return torch.from_numpy(table).float()
+    return torch.from_numpy(table)

@@ -393,7 +393,7 @@ class Run:
         self.stats.evaluations += evaluations
         # One at a time, so that a decoder whose arithmetic depends on the batch gives the same bytes in any company.
         image = self._target.decode(self._state[lane : lane + 1])[0].cpu().numpy()
-        states = {step: self._records[lane, i].clone() for i, step in enumerate(self._sampler.record_steps)}
+        states = dict(zip(self._sampler.record_steps, self._records[lane].clone().unbind(), strict=True))
         return Sample(image=image, latent=self._state[lane].cpu().clone(), states=states, **made)
 
     def _upload(self, values: NDArray[Any]) -> Tensor:

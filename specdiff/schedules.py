@@ -102,7 +102,8 @@ def ddim(
 
     That scheduler always steps down by T // N timesteps, which with ``linspace`` or ``trailing``, or where N does not
     divide T, is not where the next step starts. So do these. A clipped prediction is used for the noise, too, as with
-    its ``use_clipped_model_output=True``.
+    its ``use_clipped_model_output=True``. At zero SNR with η = 1 its step can be not a number, by the root of a
+    rounding error; here that root is 0.
 
     Args:
         alpha_bar: ᾱ at the T training timesteps, least noisy first.
@@ -206,7 +207,7 @@ def timesteps(spacing: str, steps: int, train_steps: int, offset: int = 0) -> Te
     if not 1 <= steps <= train_steps:
         raise ValueError(f"steps must lie between 1 and the model's {train_steps}, not {steps}")
     if spacing == "leading":
-        found = np.arange(steps)[::-1] * (train_steps // steps) + offset
+        found = np.arange(steps)[::-1] * float(train_steps // steps) + offset
     elif spacing == "trailing":
         found = np.round(np.arange(train_steps, 0, -train_steps / steps))[:steps] - 1
     elif spacing == "linspace":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UsageError
+from pipeline.run import checked
 from pipeline.spec import BUILT, Job, differences, identity, load_job
 from specdiff.targets.base import TargetInfo
 
@@ -198,8 +199,6 @@ def test_an_at_sign_in_a_path_is_no_secret(job_file: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("sampler.drafter=picard", "sampler.drafter: 'picard' is not built yet; what is: 'free'"),
-        ("sampler.verification=token", "sampler.verification: 'token' is not built yet; what is: 'none', 'block'"),
         ("target.dtype=bfloat16", "target.dtype: 'bfloat16' is not built yet"),
         ("target.compile=true", "target.compile: True is not built yet"),
         ("target.churn=0.5", "target.churn: not built yet; leave it out"),
@@ -259,3 +258,17 @@ def test_identity_and_differences(job_file: Path) -> None:
     assert differences({"target": {"name": "a", "steps": None}}, {"target": {"name": "a"}, "x": 1}) == [
         "x: nothing there, 1 here"
     ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["sampler.drafter=picard"], "biased under block"),
+        (["sampler.verification=reflection", "sampler.correction=transport"], "its own correction"),
+        (["sampler.gain=kalman", "sampler.held=v"], "corrects a held x0"),
+        (["sampler.gain=kalman", "sampler.drafter=frozen"], "made where it is used"),
+    ],
+)
+def test_settings_that_cannot_go_together_are_refused_with_the_reason(overrides: list[str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        checked(load_job("jobs/fashion.yaml", overrides))

@@ -77,7 +77,10 @@ def test_churn_follows_its_stochastic_differential_equation() -> None:
         (lambda: Transitions.ddim(torch.tensor([])), "non-empty"),
         (lambda: Transitions.ddim(torch.tensor([0.5]), eta=1.5), "eta"),
         (lambda: Transitions.ddpm(torch.tensor([0.5]), "learned"), "learned"),  # type: ignore[arg-type]
-        (lambda: Transitions.churn(torch.tensor([0.9, 0.0])), "from 1 to 0"),
+        (lambda: Transitions.ddim(torch.tensor([0.1, 0.5]), next_alpha_bar=torch.tensor([0.5])), "next_alpha_bar"),
+        (lambda: Transitions.ddim(torch.tensor([0.1, 0.5]), next_alpha_bar=torch.tensor([0.5, 0.4])), "rise strictly"),
+        (lambda: Transitions.churn(torch.tensor([1.1, 0.0])), "from 1 or less to 0"),
+        (lambda: Transitions.churn(torch.tensor([0.9, 0.1])), "from 1 or less to 0"),
         (lambda: Transitions.churn(torch.tensor([1.0, 0.0]), eps=-1), "eps"),
         (lambda: Transitions(*[torch.zeros(3)] * 6), "float64"),
     ],
