@@ -137,8 +137,10 @@ def test_every_pair_of_settings(row: tuple[Any, ...]) -> None:
 
 @pytest.mark.slow
 def test_all_settings() -> None:
-    """The full product, fewer images each; the family-wise rate over its rows is 1e-3."""
-    rows = list(product(*AXES.values()))
+    """The full product at one size, fewer images each; the family-wise rate over its rows is 1e-3."""
+    axes = {**AXES, "size": [(10, 4)]}
+    # a frozen draft is made where it is used: which evaluation is reused makes no difference
+    rows = [row for row in product(*axes.values()) if row[1] != "frozen" or row[3] == "rejected"]
     for row in rows:
         target, settings = configuration(row)
         samples, requests = draw(target, 0, 3000, **settings)
