@@ -49,6 +49,10 @@ class S3:
             return None
         return int(info["size"]) if info["type"] == "file" else None
 
+    def modified(self, path: str) -> float:
+        info = self._retried(lambda: cast("dict[str, Any]", self._readers.info(self._full(path))))
+        return float(info["LastModified"].timestamp())
+
     def walk(self, folder: str) -> Iterator[str]:
         start = f"{self._root}/{folder}".rstrip("/")
         try:

@@ -69,6 +69,10 @@ class Storage:
             raise FileNotFoundError(errno.ENOENT, "no such file", f"{self.uri}/{path}")
         return size
 
+    def modified(self, path: str) -> float:
+        """When the file was last written, in seconds by the storage's own clock. Raises FileNotFoundError."""
+        return self._backend.modified(_checked(path))
+
     def list(self, prefix: str = "") -> list[str]:
         """Sorted paths of the files whose path begins with `prefix`, in all sub-folders, unfinished ones left out."""
         folder = prefix.rpartition("/")[0]
@@ -112,6 +116,7 @@ class _Backend(Protocol):
     def read(self, path: str) -> bytes: ...
     def read_many(self, paths: list[str]) -> list[bytes]: ...
     def size(self, path: str) -> int | None: ...
+    def modified(self, path: str) -> float: ...
     def walk(self, folder: str) -> Iterator[str]: ...
     def sha256(self, path: str) -> str: ...
     def open(self, path: str) -> BinaryIO: ...
@@ -139,6 +144,10 @@ class _Local:
             except (FileNotFoundError, NotADirectoryError):
                 return None
             return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def modified(self, path: str) -> float:
+        with self._reachable():
+            return os.stat(self._full(path)).st_mtime
 
     def walk(self, folder: str) -> Iterator[str]:
         for parent, _, names in os.walk(self._full(folder), onerror=self._refuse):

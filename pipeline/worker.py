@@ -27,6 +27,7 @@ import specdiff
 from pipeline.commits import CommitRecord, FailedRow
 from pipeline.encoding import encode, pixel_sha256
 from pipeline.errors import PipelineError
+from pipeline.lease import check_not_superseded
 from pipeline.manifest import read_rows, to_requests
 from pipeline.publish import Publication, Taken, publish
 from pipeline.report import software
@@ -92,8 +93,8 @@ class _Open:
 class Worker:
     """Samples, encodes and commits the pieces it is given. Its methods may be called from several threads."""
 
-    def __init__(self, job: Job, uri: str, batch_rows: int, device: str) -> None:
-        """Builds target and sampler on the device.
+    def __init__(self, job: Job, uri: str, lease: int, batch_rows: int, device: str) -> None:
+        """Builds target and sampler on the device. Nothing is written once there is a lease beyond number `lease`.
 
         Raises:
             ValueError: the sampler refuses the job's settings.
@@ -101,6 +102,7 @@ class Worker:
         torch.backends.cudnn.deterministic = True
         self._job = job
         self._storage = Storage(uri)
+        self._lease = lease
         target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
         settings = job.sampler.model_dump(exclude_defaults=True) | {"batch_rows": batch_rows}
         self._sampler = specdiff.Sampler(target, **settings)
@@ -274,6 +276,7 @@ class Worker:
         descriptor, local_path = tempfile.mkstemp(prefix="specdiff-", suffix=".parquet")
         os.close(descriptor)
         try:
+            check_not_superseded(self._storage, self._lease)
             record = publish(Publication(self._storage, record, rows, list(images.values()), local_path))
         except Taken:
             # Another driver was quicker. If it did the same rows, they are done.

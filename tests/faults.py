@@ -70,12 +70,18 @@ def fault_raise() -> bool:
     raise RuntimeError("device lost")
 
 
+def fault_hang() -> bool:
+    time.sleep(3600)
+    return False
+
+
 FAULTS: dict[str, Callable[[], bool]] = {
     "pictures": lambda: False,
     "pictures-nan": lambda: True,
     "pictures-nan-once": lambda: first_time("nan"),
     "pictures-exit": fault_exit,
     "pictures-exit-once": lambda: first_time("exit") and fault_exit(),
+    "pictures-hang-once": lambda: first_time("hang") and fault_hang(),
     "pictures-raise-once": lambda: first_time("raise") and fault_raise(),
 }
 

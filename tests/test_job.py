@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 from faults import FAULTY_SEED
 from seaweed import Server
 
+import pipeline.driver
 from pipeline.cli import main
 from pipeline.commits import CommitRecord, committed
 from pipeline.storage import Storage
@@ -278,15 +279,31 @@ def test_case_9_a_worker_that_dies_once(cluster: str, tmp_path: Path, fault: str
     assert records_by_shard(storage)[1][0].attempt == 2
 
 
-def test_case_9_a_shard_that_always_kills_fails_alone(cluster: str, tmp_path: Path) -> None:
+def test_case_9_a_row_that_always_kills_fails_alone(cluster: str, tmp_path: Path) -> None:
     job = pictures(tmp_path, "pictures-exit", workers={"count": 1, "max_attempts": 2})
     result = run(job)
     assert result.exit_code == 1, result.output
     storage = Storage(str(tmp_path / "set"))
-    assert sorted(records_by_shard(storage)) == [0, 2]
-    assert [(each["row"], each["shard"], each["kind"]) for each in failures(storage)] == [
-        (row, 1, "shard") for row in range(4, 8)
+    assert sorted(row["seed"] for row in images(storage).values()) == [
+        seed for seed in range(12) if seed != FAULTY_SEED
     ]
+    assert [(each["row"], each["shard"], each["kind"]) for each in failures(storage)] == [(FAULTY_SEED, 1, "shard")]
+    assert [(record.revision, record.rows) for record in records_by_shard(storage)[1]] == [(0, 1), (1, 2)]
+    result = run(job, "--set", "workers.max_attempts=1")
+    assert result.exit_code == 1, "tried again, in vain"
+    assert len(storage.list("data/")) == len(committed(storage)) == 4
+
+
+def test_a_worker_that_stalls_is_killed_and_its_work_goes_back(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline.driver, "STALL_S", 5.0)
+    result = run(pictures(tmp_path, "pictures-hang-once", workers={"count": 1}))
+    assert result.exit_code == 0, result.output
+    assert "worker 0 died: no progress for 5 s" in result.output
+    storage = Storage(str(tmp_path / "set"))
+    assert len(images(storage)) == 12
+    assert records_by_shard(storage)[1][0].attempt == 2
 
 
 def test_case_7_nan_is_one_failed_row(cluster: str, tmp_path: Path) -> None:
