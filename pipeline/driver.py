@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -55,6 +56,7 @@ class Generated:
         seconds: from the first piece handed out to the last one committed.
         workers: most workers at work at a time.
         given_up: pieces that failed for good, with the reason.
+        out_of_time: `workers.max_hours` were over before everything was done.
     """
 
     images: int = 0
@@ -62,6 +64,7 @@ class Generated:
     seconds: float = 0.0
     workers: int = 0
     given_up: list[tuple[Piece, str]] = field(default_factory=list)
+    out_of_time: bool = False
 
     def throughput(self) -> dict[str, Any]:
         """For the report."""
@@ -140,6 +143,8 @@ class Driver:
         self._pending: dict[Any, int] = {}  # answers that are awaited → worker
         self._began: float | None = None
         self._last_ready = self._looked = time.monotonic()
+        hours = job.workers.max_hours
+        self._time_is_up = math.inf if hours is None else self._looked + 3600 * hours
         self._result = Generated()
 
     def generate(self, signals: Signals) -> Generated:
@@ -158,10 +163,10 @@ class Driver:
                     self._perform(scheduler.handle(event))
                 if signals.received is not None and deadline is None:
                     deadline = time.monotonic() + GRACE_S
-                    self._progress.say("stopping: no more shards are begun; a second signal ends at once")
-                    self._perform(scheduler.handle(Stop()))
-                    for member in self._members.values():
-                        member.actor.finish_begun.remote()
+                    self._begin_nothing_more("a second signal ends at once")
+                if time.monotonic() > self._time_is_up and not self._result.out_of_time:
+                    self._result.out_of_time = True
+                    self._begin_nothing_more("workers.max_hours are over")
                 if signals.urgent:
                     break
                 self._show()
@@ -172,6 +177,12 @@ class Driver:
         if scheduler.abandoned is not None:
             raise Unavailable(f"no worker can be started: {scheduler.abandoned}")
         return self._result
+
+    def _begin_nothing_more(self, why: str) -> None:
+        self._progress.say(f"stopping, no more shards are begun: {why}")
+        self._perform(self._scheduler.handle(Stop()))
+        for member in self._members.values():
+            member.actor.finish_begun.remote()
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:

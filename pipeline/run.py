@@ -45,7 +45,7 @@ def run(job: Job, *, limit: int | None, retry_failed: bool, say: Say) -> int:
         say: prints a line for the user.
 
     Returns:
-        Exit status: 0, or 1 where rows or shards failed or were skipped, or the evaluation failed.
+        Exit status: 0, or 1 where rows or shards failed or were skipped, time was over, or the evaluation failed.
 
     Raises:
         PipelineError: it could not be done; its exit code says why.
@@ -72,6 +72,7 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
     rows = min(limit or inventory.rows, inventory.rows)
     given_up: list[tuple[Piece, str]] = []
     throughput: dict[str, Any] = {}
+    out_of_time = ""
     if next(inventory.pieces(rows, retry_failed), None) is None:
         say("nothing to generate: every row asked for is done")
     else:
@@ -82,6 +83,8 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
         done = generate(job, storage, inventory, prepared.batch_rows, rows, retry_failed, signals)
         given_up = done.given_up
         throughput = done.throughput()
+        if done.out_of_time:
+            out_of_time = "stopped when workers.max_hours were over; the same command goes on from there"
     if throughput or not storage.exists(FAILURES):
         write_failures(storage, inventory.flawed, given_up)
     if signals.received is not None:
@@ -104,9 +107,11 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
         report = write_report(storage, job, parts)
     for line in summary(storage, inventory, report):
         say(line)
-    for line in filter(None, [*(f"shard {piece.shard} failed: {why}" for piece, why in given_up), problem]):
+    for line in filter(
+        None, [*(f"shard {piece.shard} failed: {why}" for piece, why in given_up), problem, out_of_time]
+    ):
         say(line)
-    return 1 if given_up or inventory.failed or inventory.skipped or problem else 0
+    return 1 if given_up or inventory.failed or inventory.skipped or problem or out_of_time else 0
 
 
 def prepare(job: Job, storage: Storage) -> Prepared:

@@ -91,6 +91,35 @@ class S3:
         with suppress(FileNotFoundError):
             self._retried(lambda: self._writers.rm_file(self._full(path)))
 
+    def remove_unfinished(self, ours: Callable[[str], object]) -> list[str]:
+        """Multipart uploads to names in the folder."""
+        bucket, _, prefix = self._root.partition("/")
+        prefix = f"{prefix}/" if prefix else ""
+
+        def uploads() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            at: dict[str, str] = {}
+            while True:
+                page = self._readers.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **at)
+                found += page.get("Uploads", [])
+                if not page.get("IsTruncated"):
+                    return found
+                at = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+        removed = []
+        for upload in self._retried(uploads):
+            path = upload["Key"][len(prefix) :]
+            if ours(path):
+                self._abort(bucket, upload["Key"], upload["UploadId"])
+                removed.append(path)
+        return removed
+
+    def _abort(self, bucket: str, key: str, upload: str) -> None:
+        with suppress(FileNotFoundError):
+            self._retried(
+                lambda: self._readers.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload)
+            )
+
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"
 

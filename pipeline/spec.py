@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from pipeline.encoding import SETTINGS
 from pipeline.errors import UsageError
 from pipeline.jobfile import (
     KeyPath,
@@ -238,8 +239,6 @@ BUILT: Mapping[str, tuple[Any, ...]] = {
     "sampler.held": ("x0",),
     "sampler.reuse": ("rejected",),
     "sampler.correction": ("residual",),
-    "output.image_format": ("png",),
-    "workers.max_hours": (None,),
     "evaluate.metrics": ("fid",),
     "schedule": (None,),
 }
@@ -306,6 +305,7 @@ def identity(job: Job, info: TargetInfo, batch_rows: int, manifest_digest: str) 
     target = job.target.model_dump(mode="json") | {"steps": info.steps, "weights_sha256": info.weights_sha256}
     sampler = job.sampler.model_dump(mode="json", exclude={"lanes"}) | {"batch_rows": batch_rows}
     output = job.output.model_dump(mode="json", include={"image_format", "shard_size"})
+    output["encoder"] = SETTINGS[job.output.image_format]
     return {"target": target, "sampler": sampler, "output": output, "manifest": {"digest": manifest_digest}}
 
 

@@ -99,13 +99,10 @@ class Worker:
         Raises:
             ValueError: the sampler refuses the job's settings.
         """
-        torch.backends.cudnn.deterministic = True
         self._job = job
         self._storage = Storage(uri)
         self._lease = lease
-        target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
-        settings = job.sampler.model_dump(exclude_defaults=True) | {"batch_rows": batch_rows}
-        self._sampler = specdiff.Sampler(target, **settings)
+        self._sampler = sampler_of(job, batch_rows, device)
         self._device = device_kind(device)
         self._software = software()
 
@@ -290,6 +287,14 @@ class Worker:
         with self._changed:
             self._outcomes.append(outcome)
             self._changed.notify_all()
+
+
+def sampler_of(job: Job, batch_rows: int, device: str) -> specdiff.Sampler:
+    """The job's sampler. Raises ValueError where its settings are refused."""
+    torch.backends.cudnn.deterministic = True
+    target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
+    settings = job.sampler.model_dump(exclude_defaults=True) | {"batch_rows": batch_rows}
+    return specdiff.Sampler(target, **settings)
 
 
 def stored_image(pixels: NDArray[np.uint8], sample: Sample, image_format: str) -> StoredImage:

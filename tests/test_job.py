@@ -306,6 +306,17 @@ def test_a_worker_that_stalls_is_killed_and_its_work_goes_back(
     assert records_by_shard(storage)[1][0].attempt == 2
 
 
+def test_max_hours_and_waiting_for_devices(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More workers than there are CPUs: those there are begin, the others are named; and time is over."""
+    monkeypatch.setattr(pipeline.driver, "LATE_S", 3.0)
+    job = pictures(tmp_path, "pictures-slow", count=400, workers={"count": 2, "max": 6, "threads": 2})
+    result = run(job, "--set", f"workers.max_hours={25 / 3600}")
+    assert result.exit_code == 1, result.output
+    assert "has no device yet" in result.output
+    assert "the same command goes on" in result.output
+    assert 0 < len(images(Storage(str(tmp_path / "set")))) < 400
+
+
 def test_case_7_nan_is_one_failed_row(cluster: str, tmp_path: Path) -> None:
     job = pictures(tmp_path, "pictures-nan", count=8)
     result = run(job)
