@@ -53,6 +53,19 @@ class Slow(Pictures):
         return super().denoise(state, step, conditioning)
 
 
+class Logged(Pictures):
+    """Takes its time, and leaves a line for each row that it begins, in a file of its process."""
+
+    def condition(self, requests: Sequence[Request]) -> dict[str, Tensor]:
+        with Path(os.environ[MARKS], f"begun-{os.getpid()}").open("a") as file:
+            file.writelines(f"{request.seed}\n" for request in requests)
+        return super().condition(requests)
+
+    def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
+        time.sleep(0.15)
+        return super().denoise(state, step, conditioning)
+
+
 def first_time(name: str) -> bool:
     """Whether this is the first call with this name by any process of the session."""
     try:
@@ -112,4 +125,5 @@ class _Named:
 def register_targets() -> None:
     for name, fault in FAULTS.items():
         register(name, _Named(name, partial(Pictures, fault)))
-    register("pictures-slow", _Named("pictures-slow", partial(Slow, FAULTS["pictures"])))
+    for name, kind in (("pictures-slow", Slow), ("pictures-logged", Logged)):
+        register(name, _Named(name, partial(kind, FAULTS["pictures"])))

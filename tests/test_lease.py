@@ -11,34 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
+from contend import ROUNDS, contend
 from test_job import finish, hashes, images, job_file, run, start, wait_for_records
 
 from pipeline.errors import Unavailable
 from pipeline.lease import Lease, LeasedStorage, NotHeld, Superseded, current
 from pipeline.storage import Storage
 
-CONTENDERS, ROUNDS = 3, 20
+CONTENDERS = 3
 SHORT_S = 2.0  # S3 tells the time in whole seconds
-
-
-def contend(uri: str, barrier: Barrier, results: multiprocessing.Queue[list[bool]]) -> None:
-    """One of several processes that want the lease of the same folder at the same time, again and again."""
-    won = []
-    for number in range(ROUNDS):
-        lease = Lease(Storage(f"{uri}/{number // 4}"), 60)
-        barrier.wait(60)
-        try:
-            with lease:
-                won.append(True)
-                barrier.wait(60)
-        except Unavailable:
-            won.append(False)
-            barrier.wait(60)
-    results.put(won)
 
 
 def test_of_processes_that_contend_exactly_one_wins(storage: Storage) -> None:
