@@ -90,7 +90,7 @@ class Lease:
             raise Unavailable(_held(self._storage, winner) if winner else f"{self._storage.uri}: try again") from None
         self._renewed = self._began
         for path in self._storage.list(FOLDER):
-            if (number := _number(path)) is None or number < self.number:
+            if path == _CLOCK or (_number(path) or self.number) < self.number:
                 self._storage.remove(path)
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
         return self

@@ -96,7 +96,7 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes]) -> None:
     while True:
         try:
             client = server.client()
-            client.mkdir("ready", exist_ok=True)
+            client.makedirs("ready", exist_ok=True)
             client.pipe_file("ready/probe", b"probe")
             return
         except Exception as error:

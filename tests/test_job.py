@@ -318,6 +318,14 @@ def test_max_hours_and_waiting_for_devices(cluster: str, tmp_path: Path, monkeyp
     assert 0 < len(images(Storage(str(tmp_path / "set")))) < 2000
 
 
+def test_fewer_workers_than_the_job_needs(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.driver, "NO_WORKER_S", 12.0)
+    job = pictures(tmp_path, "pictures-slow", count=2000, workers={"count": 3, "min": 3, "threads": 2})
+    result = run(job)
+    assert result.exit_code == 3, result.output
+    assert "of at least 3 that the job needs" in result.output
+
+
 def test_case_7_nan_is_one_failed_row(cluster: str, tmp_path: Path) -> None:
     job = pictures(tmp_path, "pictures-nan", count=8)
     result = run(job)
@@ -366,7 +374,7 @@ def test_case_2_an_image_does_not_depend_on_the_fate_of_other_rows(cluster: str,
     (tmp_path / "rows.csv").write_text("\n".join(["seed", *seeds]))
     skipping = {"path": str(tmp_path / "rows.csv"), "on_bad_row": "skip"}
     assert made("skipped", "pictures", skipping) == others
-    assert made("done", "pictures", count, "3", "7") == plain
+    assert made("done", "pictures", count, "7") == plain
 
 
 def test_case_16_memory_stays_flat_over_200_shards(cluster: str, tmp_path: Path) -> None:
