@@ -22,7 +22,7 @@ from pipeline.lease import Lease, LeasedStorage, NotHeld, Superseded, current
 from pipeline.storage import Storage
 
 CONTENDERS = 3
-SHORT_S = 2.0  # S3 tells the time in whole seconds
+SHORT_S = 3.0  # S3 tells the time in whole seconds, and tests share a busy machine
 
 
 def test_of_processes_that_contend_exactly_one_wins(storage: Storage) -> None:
