@@ -158,6 +158,14 @@ def test_case_20_grey_counts_as_three_equal_channels(tmp_path, clothes):
     assert grey == colour
 
 
+def test_case_20_a_format_that_loses_detail_is_warned_of(tmp_path, clothes):
+    lossy = job()
+    lossy = lossy.model_copy(update={"output": lossy.output.model_copy(update={"image_format": "jpeg"})})
+    storage = write_set(tmp_path, clothes[:100])
+    notes = evaluate(storage, lossy, partial=False, threads=1, device="cpu")["fid"]["notes"]
+    assert notes == ["jpeg loses detail: that counts as distance, unless the reference lost it too"]
+
+
 def test_too_few_images_for_the_features_are_marked(tmp_path, clothes):
     few = score(write_set(tmp_path, clothes[:64]))
     assert few["notes"] == ["64 images for 64 features: too few to judge the set by"]
