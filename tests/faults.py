@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.commits import CommitRecord
+from pipeline.publish import Publication
 from specdiff import Request, TargetInfo, Transitions
 from specdiff.targets import GaussianMixture, register
 
@@ -64,6 +66,24 @@ class Logged(Pictures):
     def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
         time.sleep(0.15)
         return super().denoise(state, step, conditioning)
+
+
+class Untold(Pictures):
+    """Its worker dies once, right after it recorded shard 1 and before it could tell."""
+
+    def __init__(self, fault: Callable[[], bool], **settings: Any) -> None:
+        import pipeline.worker
+
+        super().__init__(fault, **settings)
+        publish = pipeline.worker.publish
+
+        def publish_and_die(publication: Publication) -> CommitRecord:
+            record = publish(publication)
+            if record.shard == 1 and first_time("untold"):
+                os._exit(1)
+            return record
+
+        pipeline.worker.publish = publish_and_die
 
 
 def first_time(name: str) -> bool:
@@ -125,5 +145,5 @@ class _Named:
 def register_targets() -> None:
     for name, fault in FAULTS.items():
         register(name, _Named(name, partial(Pictures, fault)))
-    for name, kind in (("pictures-slow", Slow), ("pictures-logged", Logged)):
+    for name, kind in (("pictures-slow", Slow), ("pictures-logged", Logged), ("pictures-untold", Untold)):
         register(name, _Named(name, partial(kind, FAULTS["pictures"])))

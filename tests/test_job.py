@@ -295,6 +295,15 @@ def test_case_9_a_row_that_always_kills_fails_alone(cluster: str, tmp_path: Path
     assert len(storage.list("data/")) == len(committed(storage)) == 4
 
 
+def test_what_a_worker_recorded_before_it_died_is_done(cluster: str, tmp_path: Path) -> None:
+    result = run(pictures(tmp_path, "pictures-untold", workers={"count": 1, "max_attempts": 1}))
+    assert "worker 0 died" in result.output
+    storage = Storage(str(tmp_path / "set"))
+    assert len(records_by_shard(storage)[1]) == 1, "and not halved"
+    assert len(images(storage)) == 12
+    assert result.exit_code == 0, result.output
+
+
 def test_a_worker_that_stalls_is_killed_and_its_work_goes_back(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
