@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from specdiff.bench import entries, measure
-from specdiff.bench_report import draw, table
-from specdiff.claims import Checks, claims_table
 
 import specdiff
 from pipeline.errors import UsageError
@@ -22,6 +19,9 @@ from pipeline.manifest import normalise, read_rows, to_requests
 from pipeline.run import checked
 from pipeline.spec import EvaluateSpec, Job
 from pipeline.storage import Storage
+from specdiff.bench import entries, measure
+from specdiff.bench_report import draw, table
+from specdiff.claims import Checks, claims_table
 from specdiff.requests import Request
 from specdiff.targets.base import TargetInfo
 
