@@ -103,6 +103,43 @@ def evaluate(output: str, partial: bool) -> None:
 
 
 @main.command()
+@click.argument("output", metavar="OUTPUT")
+@click.option("--deep", is_flag=True, help="Make a sample of rows again, and compare.")
+def verify(output: str, deep: bool) -> None:
+    """Audit a data set against its manifest: every row once, every file and picture as it was made."""
+    from pipeline.verify import verify as audit
+
+    findings = audit(output, deep=deep)
+    for line in findings.lines():
+        click.echo(line)
+    click.get_current_context().exit(0 if findings.whole else 1)
+
+
+@main.command()
+@click.argument("output", metavar="OUTPUT")
+def status(output: str) -> None:
+    """Tell how far a data set is, how fast it grows, and what failed."""
+    from pipeline.status import status as status_of
+
+    lines, whole = status_of(output)
+    for line in lines:
+        click.echo(line)
+    click.get_current_context().exit(0 if whole else 1)
+
+
+@main.command()
+@click.argument("output", metavar="OUTPUT")
+def clean(output: str) -> None:
+    """Remove what crashes left behind: files that no record names, unfinished files and uploads."""
+    from pipeline.clean import clean as remove_debris
+
+    removed = remove_debris(output)
+    for path in removed:
+        click.echo(f"removed {path}")
+    click.echo(f"{len(removed)} files removed")
+
+
+@main.command()
 @click.argument("job", metavar="JOB.yaml")
 @click.option("--claims", is_flag=True, help="Check the paper's claims instead, each beside our figure.")
 @click.option("--images", type=click.IntRange(min=2), help="Images counted a sampler.  [default: 64; claims: 96]")

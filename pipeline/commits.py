@@ -105,6 +105,14 @@ def record_path(shard: int, revision: int) -> str:
     return f"{FOLDER}{stem(shard, revision)}.json"
 
 
+def read_record(storage: Storage, shard: int, revision: int) -> CommitRecord | None:
+    """One record, or None where there is none. Raises ValueError for one that is broken."""
+    try:
+        return CommitRecord.from_json(storage.read(record_path(shard, revision)).decode())
+    except FileNotFoundError:
+        return None
+
+
 def stream_committed(storage: Storage) -> Iterator[CommitRecord]:
     """The records, by shard and revision; a few hundred are held at a time.
 

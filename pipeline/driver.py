@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,8 +14,10 @@ import ray
 from ray.exceptions import RayError
 
 from pipeline.cluster import check_machine, connected, death, gpus_per_worker
+from pipeline.commits import CommitRecord, read_record
 from pipeline.errors import Unavailable
 from pipeline.inventory import Inventory
+from pipeline.lease import LeasedStorage
 from pipeline.progress import Progress
 from pipeline.scheduler import (
     Action,
@@ -35,12 +38,12 @@ from pipeline.scheduler import (
 )
 from pipeline.signals import Signals
 from pipeline.spec import Job
-from pipeline.storage import Storage
 from pipeline.worker import Outcome, Report, Worker
 
 POLL_S = 1.0  # a worker answers at once when a piece has ended, and after this time in any case
 LATE_S = 20.0  # after which work no longer waits for a worker that is not ready
-NO_WORKER_S = 900.0  # without any worker that is ready, after which the cluster counts as out of reach
+NO_WORKER_S = 900.0  # without as many workers as the job needs, after which the cluster counts as out of reach
+STALL_S = 600.0  # without progress on work it has, after which a worker is killed; storage may need minutes to give up
 GRACE_S = 20.0  # after a signal, for pieces that are begun; schedulers of clusters kill after 30 s
 
 
@@ -53,6 +56,7 @@ class Generated:
         seconds: from the first piece handed out to the last one committed.
         workers: most workers at work at a time.
         given_up: pieces that failed for good, with the reason.
+        out_of_time: `workers.max_hours` were over before everything was done.
     """
 
     images: int = 0
@@ -60,6 +64,7 @@ class Generated:
     seconds: float = 0.0
     workers: int = 0
     given_up: list[tuple[Piece, str]] = field(default_factory=list)
+    out_of_time: bool = False
 
     def throughput(self) -> dict[str, Any]:
         """For the report."""
@@ -76,16 +81,24 @@ class _Member:
     ready: bool = False
     late: bool = False
     unpublished: int = 0
+    rounds: int = 0
+    quiet_s: float = 0.0  # since it last made progress on work that it has
 
 
 def generate(
-    job: Job, storage: Storage, inventory: Inventory, batch_rows: int, limit: int, retry_failed: bool, signals: Signals
+    job: Job,
+    storage: LeasedStorage,
+    inventory: Inventory,
+    batch_rows: int,
+    limit: int,
+    retry_failed: bool,
+    signals: Signals,
 ) -> Generated:
     """Makes what the first `limit` rows lack, and adds it to the inventory.
 
     Raises:
         UsageError: this machine is the whole cluster and cannot hold a worker.
-        Unavailable: the cluster is out of reach, or no worker can be started.
+        Unavailable: the cluster is out of reach, no worker can be started, or another driver has taken over.
     """
     with signals.held(), connected() as started:
         signals.install()
@@ -94,63 +107,82 @@ def generate(
             check_machine(job.workers.threads, gpus)
         done = min(inventory.rows - inventory.missing, limit)
         with closing(Progress(limit, done)) as progress:
-            driver = Driver(job, storage, inventory, batch_rows, gpus, progress)
-            return driver.generate(inventory.pieces(limit, retry_failed), signals)
+            pieces = inventory.pieces(limit, retry_failed)
+            return Driver(job, storage, inventory, pieces, batch_rows, gpus, progress).generate(signals)
 
 
 class Driver:
     """Makes the pieces of one run. Holds nothing that grows with them but their failures."""
 
     def __init__(
-        self, job: Job, storage: Storage, inventory: Inventory, batch_rows: int, gpus: float, progress: Progress
+        self,
+        job: Job,
+        storage: LeasedStorage,
+        inventory: Inventory,
+        pieces: Iterator[Piece],
+        batch_rows: int,
+        gpus: float,
+        progress: Progress,
     ) -> None:
+        self._storage = storage
         self._inventory = inventory
         self._progress = progress
-        self._scheduler_options = {
-            "workers": job.workers.count,
-            "max_attempts": job.workers.max_attempts,
+        self._minimum = job.workers.min or 1
+        self._scheduler = Scheduler(
+            pieces,
+            workers=job.workers.max or job.workers.count,
+            max_attempts=job.workers.max_attempts,
             # Two pieces ahead, and enough of them to fill the lanes where pieces are small.
-            "ahead": 2 + job.sampler.lanes // job.output.shard_size,
-        }
+            ahead=2 + job.sampler.lanes // job.output.shard_size,
+        )
         self._actor = ray.remote(Worker).options(
             num_cpus=job.workers.threads, num_gpus=gpus, max_concurrency=4, scheduling_strategy="SPREAD"
         )
-        self._arguments = (job, storage.uri, batch_rows, "cuda:0" if gpus else "cpu")
+        self._arguments = (job, storage.uri, storage.lease().number, batch_rows, "cuda:0" if gpus else "cpu")
         self._members: dict[int, _Member] = {}
         self._pending: dict[Any, int] = {}  # answers that are awaited → worker
         self._began: float | None = None
-        self._last_ready = time.monotonic()
+        self._last_ready = self._looked = time.monotonic()
+        hours = job.workers.max_hours
+        self._time_is_up = math.inf if hours is None else self._looked + 3600 * hours
         self._result = Generated()
 
-    def generate(self, pieces: Iterator[Piece], signals: Signals) -> Generated:
+    def generate(self, signals: Signals) -> Generated:
         """Works until every piece is done or given up, or a signal has come and its grace is over.
 
         Raises:
-            Unavailable: no worker can be started, or none gets a device for long.
+            Unavailable: no worker can be started, none gets a device for long, or another driver has taken over.
         """
-        scheduler = Scheduler(pieces, **self._scheduler_options)
+        scheduler = self._scheduler
         deadline: float | None = None
         try:
             self._perform(scheduler.start())
             while not scheduler.finished and (deadline is None or time.monotonic() < deadline):
-                for event in chain(self._answers(), self._late()):
+                self._storage.lease().progress = self._result.throughput()
+                for event in chain(self._answers(), self._late(), self._stalled()):
                     self._perform(scheduler.handle(event))
                 if signals.received is not None and deadline is None:
                     deadline = time.monotonic() + GRACE_S
-                    self._progress.say("stopping: no more shards are begun; a second signal ends at once")
-                    self._perform(scheduler.handle(Stop()))
-                    for member in self._members.values():
-                        member.actor.finish_begun.remote()
+                    self._begin_nothing_more("a second signal ends at once")
+                if time.monotonic() > self._time_is_up and not self._result.out_of_time:
+                    self._result.out_of_time = True
+                    self._begin_nothing_more("workers.max_hours are over")
                 if signals.urgent:
                     break
                 self._show()
-                self._check_some_worker()
+                self._check_enough_workers()
         finally:
             for number in list(self._members):
                 self._remove(number)
         if scheduler.abandoned is not None:
             raise Unavailable(f"no worker can be started: {scheduler.abandoned}")
         return self._result
+
+    def _begin_nothing_more(self, why: str) -> None:
+        self._progress.say(f"stopping, no more shards are begun: {why}")
+        self._perform(self._scheduler.handle(Stop()))
+        for member in self._members.values():
+            member.actor.finish_begun.remote()
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -186,7 +218,9 @@ class Driver:
                 member.ready = True
                 yield WorkerReady(number)
             else:
-                member.unpublished = report.unpublished
+                if report.outcomes or report.rounds != member.rounds:
+                    member.quiet_s = 0.0
+                member.unpublished, member.rounds = report.unpublished, report.rounds
                 for outcome in report.outcomes:
                     yield self._ended(number, outcome)
                 if report.fault is not None and number in self._members:
@@ -202,16 +236,30 @@ class Driver:
             self._progress.say(f"shard {piece.shard} failed: {outcome.reason}")
             return PieceFailed(number, piece, outcome.reason)
         if outcome.record is not None:
-            self._inventory.add(outcome.record)
-            self._result.images += outcome.record.written
-            self._result.failed += len(outcome.record.failed)
-            self._result.seconds = time.monotonic() - (self._began or 0.0)
+            self._count(outcome.record)
         return PieceDone(number, piece)
+
+    def _count(self, record: CommitRecord) -> None:
+        self._inventory.add(record)
+        self._result.images += record.written
+        self._result.failed += len(record.failed)
+        self._result.seconds = time.monotonic() - (self._began or 0.0)
 
     def _died(self, number: int, reason: str) -> Event:
         self._remove(number)
         self._progress.say(f"worker {number} died: {reason}")
-        return WorkerDied(number, reason)
+        return WorkerDied(number, reason, tuple(filter(self._was_recorded, self._scheduler.pieces_of(number))))
+
+    def _was_recorded(self, piece: Piece) -> bool:
+        """Whether a worker had done a piece when it died; if so, it counts as done."""
+        try:
+            record = read_record(self._storage, piece.shard, piece.revision)
+        except Unavailable:  # then it is done once more, and that is found out
+            return False
+        if record is None or list(record.row_numbers) != list(piece.rows):
+            return False
+        self._count(record)
+        return True
 
     def _remove(self, number: int) -> None:
         member = self._members.pop(number)
@@ -225,12 +273,27 @@ class Driver:
                 self._progress.say(f"worker {number} has no device yet; going on with those that have one")
                 yield WorkerLate(number)
 
-    def _check_some_worker(self) -> None:
+    def _stalled(self) -> Iterator[Event]:
         now = time.monotonic()
-        if any(member.ready for member in self._members.values()):
+        # A driver that was itself stopped knows nothing of the time in between.
+        passed, self._looked = min(now - self._looked, 2 * POLL_S), now
+        for number, member in list(self._members.items()):
+            if self._scheduler.pieces_of(number):
+                member.quiet_s += passed
+            if member.quiet_s > STALL_S:
+                yield self._died(number, f"no progress for {STALL_S:.0f} s")
+
+    def _check_enough_workers(self) -> None:
+        """Of the workers that there is work for, as many as the job needs must be ready, or become so in time."""
+        now = time.monotonic()
+        ready = sum(member.ready for member in self._members.values())
+        if ready >= min(self._minimum, len(self._members)):
             self._last_ready = now
         elif now - self._last_ready > NO_WORKER_S:
-            raise Unavailable(f"no worker was ready for {NO_WORKER_S / 60:.0f} minutes: the cluster has no free device")
+            raise Unavailable(
+                f"{ready} workers were ready, of at least {self._minimum} that the job needs, for "
+                f"{NO_WORKER_S / 60:.0f} minutes: the cluster has no free devices"
+            )
 
     def _show(self) -> None:
         ready = [member for member in self._members.values() if member.ready]

@@ -20,6 +20,7 @@ from torch_fidelity.metric_fid import KEY_METRIC_FID, fid_statistics_to_metric
 
 from pipeline.commits import CommitRecord, committed
 from pipeline.decoding import decode
+from pipeline.encoding import LOSSLESS
 from pipeline.errors import PipelineError, UsageError
 from pipeline.extractors import Extractor, check_extractor, load_extractor
 from pipeline.spec import EvaluateSpec, Job
@@ -104,6 +105,10 @@ def evaluate(storage: Storage, job: Job, partial: bool, threads: int, device: st
         raise PipelineError(f"{storage.uri}: FID needs two images at least, and there are {count}.")
     moments = reduce(add, (moments_of_file(storage, record, extractor) for record in records if record.written))
     notes = [f"partial: {missing} rows have no image"] if missing else []
+    if job.output.image_format not in LOSSLESS:
+        notes.append(
+            f"{job.output.image_format} loses detail: that counts as distance, unless the reference lost it too"
+        )
     return {"fid": fid(moments, reference, extractor.name, notes)}
 
 

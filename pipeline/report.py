@@ -21,7 +21,7 @@ PARTS = ("metrics", "throughput", "sampler", "failures")
 REPORT = "report/report.json"
 SHEET = "report/contact_sheet.png"
 CLASS_NAMES_OF = {"fashion-mnist": dict(enumerate(CLASS_NAMES))}
-SOFTWARE = ("specdiff", "torch", "numpy", "ray", "pyarrow", "torch-fidelity")
+SOFTWARE = ("specdiff", "torch", "numpy", "ray", "pyarrow", "pillow", "torch-fidelity")
 
 
 def write_report(storage: Storage, job: Job, run: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pipeline.errors import PipelineError, UsageError
 from pipeline.evaluation import check_evaluation, evaluate
 from pipeline.failures import FAILURES, write_failures
 from pipeline.inventory import Inventory
+from pipeline.lease import Lease, LeasedStorage, NotHeld
 from pipeline.manifest import Manifest, normalise
 from pipeline.output import check_same_set, read_job, remove_set, write_job
 from pipeline.report import read_report, write_report
@@ -30,7 +31,6 @@ Say = Callable[[str], None]
 class Prepared:
     """A job that may run: its output is its own, and its manifest is stored there."""
 
-    storage: Storage
     info: TargetInfo
     manifest: Manifest
     batch_rows: int
@@ -45,55 +45,76 @@ def run(job: Job, *, limit: int | None, retry_failed: bool, say: Say) -> int:
         say: prints a line for the user.
 
     Returns:
-        Exit status: 0, or 1 where rows or shards failed or were skipped, or the evaluation failed.
+        Exit status: 0, or 1 where rows or shards failed or were skipped, time was over, or the evaluation failed.
 
     Raises:
         PipelineError: it could not be done; its exit code says why.
         Interrupted: a signal ended it; the same command goes on.
     """
+    asked = (limit, retry_failed)
     with Signals() as signals:
-        prepared = prepare(job)
-        storage = prepared.storage
-        inventory = Inventory.of(storage, prepared.manifest.rows, job.output.shard_size)
-        rows = min(limit or inventory.rows, inventory.rows)
-        given_up: list[tuple[Piece, str]] = []
-        throughput: dict[str, Any] = {}
-        if next(inventory.pieces(rows, retry_failed), None) is None:
-            say("nothing to generate: every row asked for is done")
-        else:
-            # Imported only here: a run that finds nothing to do does without Ray.
-            from pipeline.driver import generate
-
-            done = generate(job, storage, inventory, prepared.batch_rows, rows, retry_failed, signals)
-            given_up = done.given_up
-            throughput = done.throughput()
-        if throughput or not storage.exists(FAILURES):
-            write_failures(storage, inventory.flawed, given_up)
-        if signals.received is not None:
-            committed = f"{inventory.written} of {inventory.rows} images are committed"
-            raise Interrupted(signals.received, f"stopped: {committed}; the same command goes on from there")
-        report, problem = read_report(storage), ""
-        if throughput or not _is_current(report, job, inventory):
-            parts: dict[str, Any] = {"metrics": {}, "sampler": inventory.stats.to_dict()}
-            parts["failures"] = {
-                "failed": inventory.failed,
-                "skipped": inventory.skipped,
-                "missing": inventory.missing,
-                "shards": sorted({piece.shard for piece, _ in given_up}),
-            }
-            if throughput:
-                parts["throughput"] = throughput
-            if _to_be_scored(job, inventory):
-                parts["metrics"], problem = _score(job, storage)
-            report = write_report(storage, job, parts)
-        for line in summary(storage, inventory, report):
+        lines: list[str] = []
+        try:
+            # A finished set is found to be so without a word to other drivers.
+            status = _run(job, LeasedStorage(job.output.uri, None), *asked, signals, lines.append)
+        except NotHeld:
+            with Lease(Storage(job.output.uri), job.output.lease_timeout) as lease:
+                return _run(job, LeasedStorage(job.output.uri, lease), *asked, signals, say)
+        for line in lines:
             say(line)
-        for line in filter(None, [*(f"shard {piece.shard} failed: {why}" for piece, why in given_up), problem]):
-            say(line)
-        return 1 if given_up or inventory.failed or inventory.skipped or problem else 0
+        return status
 
 
-def prepare(job: Job) -> Prepared:
+def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
+    """`run`, in a storage that may be written to; raises NotHeld before it writes to one that may not."""
+    prepared = prepare(job, storage)
+    inventory = Inventory.of(storage, prepared.manifest.rows, job.output.shard_size)
+    rows = min(limit or inventory.rows, inventory.rows)
+    given_up: list[tuple[Piece, str]] = []
+    throughput: dict[str, Any] = {}
+    out_of_time = ""
+    if next(inventory.pieces(rows, retry_failed), None) is None:
+        say("nothing to generate: every row asked for is done")
+    else:
+        # Imported only here: a run that finds nothing to do does without Ray.
+        from pipeline.driver import generate
+
+        storage.lease()
+        done = generate(job, storage, inventory, prepared.batch_rows, rows, retry_failed, signals)
+        given_up = done.given_up
+        throughput = done.throughput()
+        if done.out_of_time:
+            out_of_time = "stopped when workers.max_hours were over; the same command goes on from there"
+    if throughput or not storage.exists(FAILURES):
+        write_failures(storage, inventory.flawed, given_up)
+    if signals.received is not None:
+        committed = f"{inventory.written} of {inventory.rows} images are committed"
+        raise Interrupted(signals.received, f"stopped: {committed}; the same command goes on from there")
+    report, problem = read_report(storage), ""
+    if throughput or not _is_current(report, job, inventory):
+        storage.lease()
+        parts: dict[str, Any] = {"metrics": {}, "sampler": inventory.stats.to_dict()}
+        parts["failures"] = {
+            "failed": inventory.failed,
+            "skipped": inventory.skipped,
+            "missing": inventory.missing,
+            "shards": sorted({piece.shard for piece, _ in given_up}),
+        }
+        if throughput:
+            parts["throughput"] = throughput
+        if _to_be_scored(job, inventory):
+            parts["metrics"], problem = _score(job, storage)
+        report = write_report(storage, job, parts)
+    for line in summary(storage, inventory, report):
+        say(line)
+    for line in filter(
+        None, [*(f"shard {piece.shard} failed: {why}" for piece, why in given_up), problem, out_of_time]
+    ):
+        say(line)
+    return 1 if given_up or inventory.failed or inventory.skipped or problem or out_of_time else 0
+
+
+def prepare(job: Job, storage: Storage) -> Prepared:
     """Checks everything that can be checked without a device, and stores manifest and `job.json`.
 
     Raises:
@@ -101,14 +122,13 @@ def prepare(job: Job) -> Prepared:
         Unavailable: the storage is out of reach.
     """
     info, batch_rows = checked(job)
-    storage = Storage(job.output.uri)
     if job.output.overwrite:
         remove_set(storage)
     check_same_set(storage, identity(job, info, batch_rows, ""))
     manifest = normalise(job, info, storage)
     counts = {"rows": manifest.rows, "bad": manifest.bad, "digest": manifest.digest}
     write_job(storage, job, info, identity(job, info, batch_rows, manifest.digest), counts)
-    return Prepared(storage, info, manifest, batch_rows)
+    return Prepared(info, manifest, batch_rows)
 
 
 def checked(job: Job) -> tuple[TargetInfo, int]:

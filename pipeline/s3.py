@@ -49,6 +49,10 @@ class S3:
             return None
         return int(info["size"]) if info["type"] == "file" else None
 
+    def modified(self, path: str) -> float:
+        info = self._retried(lambda: cast("dict[str, Any]", self._readers.info(self._full(path))))
+        return float(info["LastModified"].timestamp())
+
     def walk(self, folder: str) -> Iterator[str]:
         start = f"{self._root}/{folder}".rstrip("/")
         try:
@@ -86,6 +90,35 @@ class S3:
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
             self._retried(lambda: self._writers.rm_file(self._full(path)))
+
+    def remove_unfinished(self, ours: Callable[[str], object]) -> list[str]:
+        """Multipart uploads to names in the folder."""
+        bucket, _, prefix = self._root.partition("/")
+        prefix = f"{prefix}/" if prefix else ""
+
+        def uploads() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            at: dict[str, str] = {}
+            while True:
+                page = self._readers.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **at)
+                found += page.get("Uploads", [])
+                if not page.get("IsTruncated"):
+                    return found
+                at = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+        removed = []
+        for upload in self._retried(uploads):
+            path = upload["Key"][len(prefix) :]
+            if ours(path):
+                self._abort(bucket, upload["Key"], upload["UploadId"])
+                removed.append(path)
+        return removed
+
+    def _abort(self, bucket: str, key: str, upload: str) -> None:
+        with suppress(FileNotFoundError):
+            self._retried(
+                lambda: self._readers.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload)
+            )
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 
@@ -45,8 +45,11 @@ class WorkerLate:
 
 @dataclass(frozen=True)
 class WorkerDied:
+    """`done`: pieces that it had recorded, and did not live to tell."""
+
     worker: int
     reason: str
+    done: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,16 @@ Action = StartWorker | StopWorker | Assign | GiveUp
 
 @dataclass
 class _Work:
-    """A piece and its past. `suspect`: the last worker that had it died, perhaps of it."""
+    """A piece and its past.
+
+    Attributes:
+        rest: where the shard is halved, its other parts, to be done one after another once this one is: what a
+            revision covers is decided only when those before it are recorded or given up.
+    """
 
     piece: Piece
     attempts: int = 0
-    suspect: bool = False
+    rest: list[range | tuple[int, ...]] = field(default_factory=list)
 
 
 @dataclass
@@ -185,32 +193,52 @@ class Scheduler:
                 self._starts_failed = 0
             case WorkerLate():
                 worker.late = not worker.ready
-            case WorkerDied(reason=reason):
+            case WorkerDied(reason=reason, done=done):
                 del self._workers[event.worker]
                 if not worker.ready:
                     self._starts_failed, self._start_failure = self._starts_failed + 1, reason
                 for work in worker.held.values():
-                    work.suspect = True
-                    actions += self._failed(work, reason)
+                    if work.piece in done:
+                        self._go_on(work, work.piece.revision + 1)
+                    else:
+                        actions += self._failed(work, reason, suspect=True)
             case PieceDone(piece=piece) | PieceReturned(piece=piece) | PieceFailed(piece=piece):
                 work_done = worker.held.pop(piece, None)
                 worker.alone = worker.alone and bool(worker.held)
                 if work_done is None:
                     return []
                 if isinstance(event, PieceFailed):
-                    work_done.suspect = False
-                    actions += self._failed(work_done, event.reason)
+                    actions += self._failed(work_done, event.reason, suspect=False)
                 elif isinstance(event, PieceReturned):
                     work_done.attempts -= 1
                     self._again.append(work_done)
+                else:
+                    self._go_on(work_done, piece.revision + 1)
         return actions + self._next()
 
-    def _failed(self, work: _Work, reason: str) -> list[Action]:
-        if work.attempts >= self._max_attempts:
-            return [GiveUp(work.piece, work.attempts, reason)]
-        last = work.attempts == self._max_attempts - 1
-        (self._suspects if work.suspect and last else self._again).append(work)
-        return []
+    def pieces_of(self, worker: int) -> list[Piece]:
+        """What a worker holds."""
+        return list(self._workers[worker].held) if worker in self._workers else []
+
+    def _failed(self, work: _Work, reason: str, *, suspect: bool) -> list[Action]:
+        piece, tried = work.piece, work.attempts
+        if tried < self._max_attempts:
+            last = tried == self._max_attempts - 1
+            (self._suspects if suspect and last else self._again).append(work)
+            return []
+        half = len(piece.rows) // 2
+        if suspect and half:
+            work.rest += [piece.rows[half:], piece.rows[:half]]
+            self._go_on(work, piece.revision)
+            return []
+        self._go_on(work, piece.revision)
+        return [GiveUp(piece, tried, reason)]
+
+    def _go_on(self, work: _Work, revision: int) -> None:
+        """Takes up the next part of a shard that was halved, which has the last attempt left."""
+        if work.rest:
+            piece = replace(work.piece, revision=revision, rows=work.rest.pop())
+            self._suspects.appendleft(_Work(piece, self._max_attempts - 1, work.rest))
 
     def _waiting(self) -> int:
         """Pieces that no worker holds; of those not yet pulled, as many as could be handed out at once."""

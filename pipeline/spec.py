@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from pipeline.encoding import SETTINGS
 from pipeline.errors import UsageError
 from pipeline.jobfile import (
     KeyPath,
@@ -232,11 +233,6 @@ BUILT: Mapping[str, tuple[Any, ...]] = {
     "target.variance": (None,),
     "target.dtype": ("float32",),
     "target.compile": (False,),
-    "output.image_format": ("png",),
-    "output.lease_timeout": (120.0,),
-    "workers.min": (None,),
-    "workers.max": (None,),
-    "workers.max_hours": (None,),
     "evaluate.metrics": ("fid",),
     "schedule": (None,),
 }
@@ -305,6 +301,7 @@ def identity(job: Job, info: TargetInfo, batch_rows: int, manifest_digest: str) 
     if job.sampler.gain == "kalman":
         sampler["gain_sha256"] = info.gain_sha256
     output = job.output.model_dump(mode="json", include={"image_format", "shard_size"})
+    output["encoder"] = SETTINGS[job.output.image_format]
     return {"target": target, "sampler": sampler, "output": output, "manifest": {"digest": manifest_digest}}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -19,6 +20,7 @@ from typing import IO, BinaryIO, Protocol
 from pipeline.errors import Unavailable, UsageError
 
 TEMPORARY_PREFIX = ".tmp-"
+_TEMPORARY = re.compile(re.escape(TEMPORARY_PREFIX) + "[0-9a-f]{32}")
 BLOCK_BYTES = 1 << 20
 
 
@@ -69,6 +71,18 @@ class Storage:
             raise FileNotFoundError(errno.ENOENT, "no such file", f"{self.uri}/{path}")
         return size
 
+    def modified(self, path: str) -> float:
+        """When the file was last written, in seconds by the storage's own clock. Raises FileNotFoundError."""
+        return self._backend.modified(_checked(path))
+
+    def remove_unfinished(self, ours: Callable[[str], object]) -> list[str]:
+        """Removes what killed writers left unfinished, and names it; nobody may be writing.
+
+        Args:
+            ours: whether a path is ours to remove: of a local temporary file, or what an upload to S3 was to become.
+        """
+        return self._backend.remove_unfinished(ours)
+
     def list(self, prefix: str = "") -> list[str]:
         """Sorted paths of the files whose path begins with `prefix`, in all sub-folders, unfinished ones left out."""
         folder = prefix.rpartition("/")[0]
@@ -112,6 +126,7 @@ class _Backend(Protocol):
     def read(self, path: str) -> bytes: ...
     def read_many(self, paths: list[str]) -> list[bytes]: ...
     def size(self, path: str) -> int | None: ...
+    def modified(self, path: str) -> float: ...
     def walk(self, folder: str) -> Iterator[str]: ...
     def sha256(self, path: str) -> str: ...
     def open(self, path: str) -> BinaryIO: ...
@@ -119,6 +134,7 @@ class _Backend(Protocol):
     def upload(self, local_path: str, path: str) -> None: ...
     def replace(self, path: str, data: bytes) -> None: ...
     def remove(self, path: str) -> None: ...
+    def remove_unfinished(self, ours: Callable[[str], object]) -> list[str]: ...
 
 
 class _Local:
@@ -139,6 +155,10 @@ class _Local:
             except (FileNotFoundError, NotADirectoryError):
                 return None
             return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def modified(self, path: str) -> float:
+        with self._reachable():
+            return os.stat(self._full(path)).st_mtime
 
     def walk(self, folder: str) -> Iterator[str]:
         for parent, _, names in os.walk(self._full(folder), onerror=self._refuse):
@@ -169,6 +189,12 @@ class _Local:
     def remove(self, path: str) -> None:
         with self._reachable(), suppress(FileNotFoundError, NotADirectoryError):
             os.remove(self._full(path))
+
+    def remove_unfinished(self, ours: Callable[[str], object]) -> list[str]:
+        found = [path for path in self.walk("") if _TEMPORARY.fullmatch(path.rpartition("/")[2]) and ours(path)]
+        for path in found:
+            self.remove(path)
+        return found
 
     def _place(self, path: str, write: Callable[[IO[bytes]], object], publish: Callable[[str, str], None]) -> None:
         """Writes a synced temporary file beside the final name, then gives it that name."""

@@ -27,6 +27,7 @@ import specdiff
 from pipeline.commits import CommitRecord, FailedRow
 from pipeline.encoding import encode, pixel_sha256
 from pipeline.errors import PipelineError
+from pipeline.lease import check_not_superseded
 from pipeline.manifest import read_rows, to_requests
 from pipeline.publish import Publication, Taken, publish
 from pipeline.report import software
@@ -92,18 +93,16 @@ class _Open:
 class Worker:
     """Samples, encodes and commits the pieces it is given. Its methods may be called from several threads."""
 
-    def __init__(self, job: Job, uri: str, batch_rows: int, device: str) -> None:
-        """Builds target and sampler on the device.
+    def __init__(self, job: Job, uri: str, lease: int, batch_rows: int, device: str) -> None:
+        """Builds target and sampler on the device. Nothing is written once there is a lease beyond number `lease`.
 
         Raises:
             ValueError: the sampler refuses the job's settings.
         """
-        torch.backends.cudnn.deterministic = True
         self._job = job
         self._storage = Storage(uri)
-        target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
-        settings = job.sampler.model_dump() | {"batch_rows": batch_rows}
-        self._sampler = specdiff.Sampler(target, **settings)
+        self._lease = lease
+        self._sampler = sampler_of(job, batch_rows, device)
         self._device = device_kind(device)
         self._software = software()
 
@@ -274,6 +273,7 @@ class Worker:
         descriptor, local_path = tempfile.mkstemp(prefix="specdiff-", suffix=".parquet")
         os.close(descriptor)
         try:
+            check_not_superseded(self._storage, self._lease)
             record = publish(Publication(self._storage, record, rows, list(images.values()), local_path))
         except Taken:
             # Another driver was quicker. If it did the same rows, they are done.
@@ -287,6 +287,14 @@ class Worker:
         with self._changed:
             self._outcomes.append(outcome)
             self._changed.notify_all()
+
+
+def sampler_of(job: Job, batch_rows: int, device: str) -> specdiff.Sampler:
+    """The job's sampler. Raises ValueError where its settings are refused."""
+    torch.backends.cudnn.deterministic = True
+    target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
+    settings = job.sampler.model_dump() | {"batch_rows": batch_rows}
+    return specdiff.Sampler(target, **settings)
 
 
 def stored_image(pixels: NDArray[np.uint8], sample: Sample, image_format: str) -> StoredImage:

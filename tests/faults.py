@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.commits import CommitRecord
+from pipeline.publish import Publication
 from specdiff import Request, TargetInfo, Transitions
 from specdiff.targets import GaussianMixture, register
 
@@ -53,6 +55,37 @@ class Slow(Pictures):
         return super().denoise(state, step, conditioning)
 
 
+class Logged(Pictures):
+    """Takes its time, and leaves a line for each row that it begins, in a file of its process."""
+
+    def condition(self, requests: Sequence[Request]) -> dict[str, Tensor]:
+        with Path(os.environ[MARKS], f"begun-{os.getpid()}").open("a") as file:
+            file.writelines(f"{request.seed}\n" for request in requests)
+        return super().condition(requests)
+
+    def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
+        time.sleep(0.15)
+        return super().denoise(state, step, conditioning)
+
+
+class Untold(Pictures):
+    """Its worker dies once, right after it recorded shard 1 and before it could tell."""
+
+    def __init__(self, fault: Callable[[], bool], **settings: Any) -> None:
+        import pipeline.worker
+
+        super().__init__(fault, **settings)
+        publish = pipeline.worker.publish
+
+        def publish_and_die(publication: Publication) -> CommitRecord:
+            record = publish(publication)
+            if record.shard == 1 and first_time("untold"):
+                os._exit(1)
+            return record
+
+        pipeline.worker.publish = publish_and_die
+
+
 def first_time(name: str) -> bool:
     """Whether this is the first call with this name by any process of the session."""
     try:
@@ -70,12 +103,18 @@ def fault_raise() -> bool:
     raise RuntimeError("device lost")
 
 
+def fault_hang() -> bool:
+    time.sleep(3600)
+    return False
+
+
 FAULTS: dict[str, Callable[[], bool]] = {
     "pictures": lambda: False,
     "pictures-nan": lambda: True,
     "pictures-nan-once": lambda: first_time("nan"),
     "pictures-exit": fault_exit,
     "pictures-exit-once": lambda: first_time("exit") and fault_exit(),
+    "pictures-hang-once": lambda: first_time("hang") and fault_hang(),
     "pictures-raise-once": lambda: first_time("raise") and fault_raise(),
 }
 
@@ -106,4 +145,5 @@ class _Named:
 def register_targets() -> None:
     for name, fault in FAULTS.items():
         register(name, _Named(name, partial(Pictures, fault)))
-    register("pictures-slow", _Named("pictures-slow", partial(Slow, FAULTS["pictures"])))
+    for name, kind in (("pictures-slow", Slow), ("pictures-logged", Logged), ("pictures-untold", Untold)):
+        register(name, _Named(name, partial(kind, FAULTS["pictures"])))

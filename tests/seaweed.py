@@ -17,12 +17,25 @@ START_LIMIT_S = 60
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Server:
-    """A running server and how to reach it."""
+    """A server and how to reach it; it may be killed and started again, on the same files."""
 
     endpoint: str
-    process: subprocess.Popen[bytes]
+    command: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it serves."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT)
+        wait_until_ready(self, self.process)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -61,15 +74,12 @@ def seaweed(folder: Path) -> Iterator[Server]:
     command += [f"-{name}.port.grpc={port}" for name, port in grpc.items()]
     command += ["-s3.port.lance=0", "-s3.port.iceberg=0", "-s3.autoCreateBucket=false", "-master.telemetry=false"]
     command += [f"-s3.config={folder / 'identities.json'}", "-volume.max=50", "-master.volumeSizeLimitMB=64"]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    server = Server(f"http://127.0.0.1:{ports['s3']}", command, folder / "server.log")
     try:
-        server = Server(f"http://127.0.0.1:{ports['s3']}", process)
-        wait_until_ready(server, folder / "server.log")
+        server.start()
         yield server
     finally:
-        process.kill()
-        process.wait()
+        server.kill()
 
 
 def free_ports(count: int) -> list[int]:
@@ -80,16 +90,16 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def wait_until_ready(server: Server, log: Path) -> None:
+def wait_until_ready(server: Server, process: subprocess.Popen[bytes]) -> None:
     """Until a bucket can be made and a file stored: the volume server joins last."""
     deadline = time.monotonic() + START_LIMIT_S
     while True:
         try:
             client = server.client()
-            client.mkdir("ready", exist_ok=True)
+            client.makedirs("ready", exist_ok=True)
             client.pipe_file("ready/probe", b"probe")
             return
         except Exception as error:
-            if server.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the S3 server does not start: {log.read_text()[-2000:]}") from error
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the S3 server does not start: {server.log.read_text()[-2000:]}") from error
             time.sleep(0.2)

@@ -28,6 +28,31 @@ PIXELS = st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3, 
 
 @settings(derandomize=True, max_examples=50, deadline=None)
 @given(pixels=PIXELS)
+def test_webp_loses_nothing(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    image = Image.open(io.BytesIO(encode(pixels, "webp")))
+    if pixels.shape[2] == 1:
+        image = image.convert("L")  # WebP has no grey
+    elif pixels.shape[2] == 4:
+        image = image.convert("RGBA")  # and leaves out an alpha channel that hides nothing
+    np.testing.assert_array_equal(np.asarray(image).reshape(pixels.shape), pixels)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpeg_loses_little(channels: int) -> None:
+    ramp = np.linspace(0, 255, 32)
+    pixels = np.repeat(np.add.outer(ramp, ramp)[..., None] / 2, channels, axis=2).round().astype(np.uint8)
+    data = encode(pixels, "jpeg")
+    image = Image.open(io.BytesIO(data))
+    decoded = np.asarray(image).reshape(pixels.shape).astype(int)
+    assert image.format == "JPEG"
+    assert np.abs(decoded - pixels).max() <= 4
+    assert encode(pixels, "jpeg") == data
+    with pytest.raises(ValueError, match="transparency"):
+        encode(np.zeros((2, 2, 4), np.uint8), "jpeg")
+
+
+@settings(derandomize=True, max_examples=50, deadline=None)
+@given(pixels=PIXELS)
 def test_png_loses_nothing(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
     decoded = np.asarray(Image.open(io.BytesIO(encode(pixels, "png"))))
     np.testing.assert_array_equal(decoded.reshape(pixels.shape), pixels)

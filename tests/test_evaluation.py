@@ -118,7 +118,7 @@ def list_dataset(images: torch.Tensor) -> torch.utils.data.Dataset:
     return Images()
 
 
-def test_a_set_is_at_no_distance_from_itself(tmp_path, clothes):
+def test_case_21_a_set_is_at_no_distance_from_its_own_moments(tmp_path, clothes):
     storage = write_set(tmp_path, clothes[:200])
     moments = moments_of(storage)
     value = score(storage, reference=write_reference(tmp_path / "itself.npz", moments))["value"]
@@ -151,11 +151,19 @@ def test_noise_raises_the_score(tmp_path, clothes):
     assert clean["reference_count"] == 10_000
 
 
-def test_grey_counts_as_three_equal_channels(tmp_path, clothes):
+def test_case_20_grey_counts_as_three_equal_channels(tmp_path, clothes):
     (tmp_path / "rgb").mkdir()
     grey = score(write_set(tmp_path, clothes[:100]))
     colour = score(write_set(tmp_path / "rgb", clothes[:100].repeat(3, axis=3)))
     assert grey == colour
+
+
+def test_case_20_a_format_that_loses_detail_is_warned_of(tmp_path, clothes):
+    lossy = job()
+    lossy = lossy.model_copy(update={"output": lossy.output.model_copy(update={"image_format": "jpeg"})})
+    storage = write_set(tmp_path, clothes[:100])
+    notes = evaluate(storage, lossy, partial=False, threads=1, device="cpu")["fid"]["notes"]
+    assert notes == ["jpeg loses detail: that counts as distance, unless the reference lost it too"]
 
 
 def test_too_few_images_for_the_features_are_marked(tmp_path, clothes):
@@ -197,7 +205,7 @@ def test_images_of_a_size_that_the_extractor_does_not_take(tmp_path, clothes):
         score(write_set(tmp_path, np.ascontiguousarray(clothes[:3, :, 1:-1])))
 
 
-def test_transparent_images_are_refused_by_key(tmp_path):
+def test_case_20_transparent_images_are_refused_by_key(tmp_path):
     with pytest.raises(PipelineError, match=r"data/part-00000\.parquet: 000000000000: .*mode RGBA"):
         score(write_set(tmp_path, np.zeros((3, 28, 28, 4), np.uint8)))
 

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from click.testing import CliRunner, Result
 from faults import FAULTY_SEED
 from seaweed import Server
 
+import pipeline.driver
 from pipeline.cli import main
 from pipeline.commits import CommitRecord, committed
 from pipeline.storage import Storage
@@ -239,7 +241,7 @@ def test_limit_makes_a_prefix_of_the_same_set(unbroken: Storage, tmp_path: Path)
     ]
 
 
-def test_another_setting_is_refused_and_named(unbroken: Storage) -> None:
+def test_case_13_another_setting_is_refused_and_named(unbroken: Storage) -> None:
     result = run(Path(unbroken.uri).parent / "job.yaml", "--set", "sampler.draft_length=3")
     assert result.exit_code == 2
     assert "sampler.draft_length: 7 there, 3 here" in result.output
@@ -278,15 +280,59 @@ def test_case_9_a_worker_that_dies_once(cluster: str, tmp_path: Path, fault: str
     assert records_by_shard(storage)[1][0].attempt == 2
 
 
-def test_case_9_a_shard_that_always_kills_fails_alone(cluster: str, tmp_path: Path) -> None:
+def test_case_9_a_row_that_always_kills_fails_alone(cluster: str, tmp_path: Path) -> None:
     job = pictures(tmp_path, "pictures-exit", workers={"count": 1, "max_attempts": 2})
     result = run(job)
     assert result.exit_code == 1, result.output
     storage = Storage(str(tmp_path / "set"))
-    assert sorted(records_by_shard(storage)) == [0, 2]
-    assert [(each["row"], each["shard"], each["kind"]) for each in failures(storage)] == [
-        (row, 1, "shard") for row in range(4, 8)
+    assert sorted(row["seed"] for row in images(storage).values()) == [
+        seed for seed in range(12) if seed != FAULTY_SEED
     ]
+    assert [(each["row"], each["shard"], each["kind"]) for each in failures(storage)] == [(FAULTY_SEED, 1, "shard")]
+    assert [(record.revision, record.rows) for record in records_by_shard(storage)[1]] == [(0, 1), (1, 2)]
+    result = run(job, "--set", "workers.max_attempts=1")
+    assert result.exit_code == 1, "tried again, in vain"
+    assert len(storage.list("data/")) == len(committed(storage)) == 4
+
+
+def test_what_a_worker_recorded_before_it_died_is_done(cluster: str, tmp_path: Path) -> None:
+    result = run(pictures(tmp_path, "pictures-untold", workers={"count": 1, "max_attempts": 1}))
+    assert "worker 0 died" in result.output
+    storage = Storage(str(tmp_path / "set"))
+    assert len(records_by_shard(storage)[1]) == 1, "and not halved"
+    assert len(images(storage)) == 12
+    assert result.exit_code == 0, result.output
+
+
+def test_a_worker_that_stalls_is_killed_and_its_work_goes_back(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline.driver, "STALL_S", 5.0)
+    result = run(pictures(tmp_path, "pictures-hang-once", workers={"count": 1}))
+    assert result.exit_code == 0, result.output
+    assert "worker 0 died: no progress for 5 s" in result.output
+    storage = Storage(str(tmp_path / "set"))
+    assert len(images(storage)) == 12
+    assert records_by_shard(storage)[1][0].attempt == 2
+
+
+def test_max_hours_and_waiting_for_devices(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More workers than there are CPUs: those there are begin, the others are named; and time is over."""
+    monkeypatch.setattr(pipeline.driver, "LATE_S", 3.0)
+    job = pictures(tmp_path, "pictures-slow", count=2000, workers={"count": 2, "max": 6, "threads": 2})
+    result = run(job, "--set", f"workers.max_hours={20 / 3600}")
+    assert result.exit_code == 1, result.output
+    assert "has no device yet" in result.output
+    assert "the same command goes on" in result.output
+    assert 0 < len(images(Storage(str(tmp_path / "set")))) < 2000
+
+
+def test_fewer_workers_than_the_job_needs(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.driver, "NO_WORKER_S", 12.0)
+    job = pictures(tmp_path, "pictures-slow", count=2000, workers={"count": 3, "min": 3, "threads": 2})
+    result = run(job)
+    assert result.exit_code == 3, result.output
+    assert "of at least 3 that the job needs" in result.output
 
 
 def test_case_7_nan_is_one_failed_row(cluster: str, tmp_path: Path) -> None:
@@ -321,6 +367,48 @@ def test_case_8_a_row_that_failed_once_is_retried_alone(cluster: str, tmp_path: 
     assert storage.read("failures.jsonl") == b""
 
 
+def test_case_2_an_image_does_not_depend_on_the_fate_of_other_rows(cluster: str, tmp_path: Path) -> None:
+    def made(name: str, target: str, manifest: dict[str, Any], *limits: str) -> dict[int, tuple[str, int, int]]:
+        job = job_file(tmp_path, name, target={"name": target, "steps": 20}, manifest=manifest)
+        for options in [*(("--limit", limit) for limit in limits), ()]:
+            run(job, *options)
+        return hashes(Storage(str(tmp_path / name)))
+
+    count = {"range": {"count": 12}}
+    plain = made("plain", "pictures", count)
+    assert len(plain) == 12
+    others = {seed: each for seed, each in plain.items() if seed != FAULTY_SEED}
+    assert made("failed", "pictures-nan", count) == others
+    seeds = [str(seed) if seed != FAULTY_SEED else "-1" for seed in range(12)]
+    (tmp_path / "rows.csv").write_text("\n".join(["seed", *seeds]))
+    skipping = {"path": str(tmp_path / "rows.csv"), "on_bad_row": "skip"}
+    assert made("skipped", "pictures", skipping) == others
+    assert made("done", "pictures", count, "7") == plain
+
+
+def test_case_16_memory_stays_flat_over_200_shards(cluster: str, tmp_path: Path) -> None:
+    """The cluster's object store holds 100 MB; what is in flight is bounded in the scheduler's tests."""
+    storage = Storage(str(tmp_path / "set"))
+    seen: list[tuple[int, int]] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.5):
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            seen.append((len(storage.list("commits/")), pages * os.sysconf("SC_PAGE_SIZE")))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    result = run(pictures(tmp_path, "pictures", count=800))
+    ended.set()
+    thread.join()
+    assert result.exit_code == 0, result.output
+    assert len(committed(storage)) == 200
+    early = [size for records, size in seen if 20 <= records < 100]
+    late = [size for records, size in seen if 120 <= records < 200]
+    assert max(late) < 1.1 * min(early)
+
+
 def test_bad_rows_are_skipped_and_listed(cluster: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("seed,key\n1,a\n-1,b\n3,c\n")
     job = job_file(
@@ -349,7 +437,7 @@ def test_case_18_many_shards_many_workers_and_overwrite(cluster: str, tmp_path: 
     assert storage.read("notes.txt") == b"not ours"
 
 
-def test_a_job_on_s3_with_a_cluster_of_its_own(
+def test_case_22_a_job_on_s3_with_a_cluster_of_its_own(
     unbroken: Storage, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing but the environment tells of S3, and without RAY_ADDRESS the run starts Ray itself."""

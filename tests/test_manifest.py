@@ -75,7 +75,7 @@ def rows_of(info: TargetInfo, out: Storage, **manifest: Any) -> list[dict[str, A
 # Case 3: labels and targets that do not go together.
 
 
-def test_case_03_labels_for_a_target_without_classes(here: Path) -> None:
+def test_case_3_labels_for_a_target_without_classes(here: Path) -> None:
     (here / "rows.csv").write_text("seed,label\n1,2\n")
     assert refusal(PLAIN, path="rows.csv") == [
         "rows.csv: column `label`: plain has no classes; take it out, or rename it to carry it along"
@@ -83,7 +83,7 @@ def test_case_03_labels_for_a_target_without_classes(here: Path) -> None:
     assert "the target has no classes" in refusal(PLAIN, range={"count": 3, "labels": "cycle"})[0]
 
 
-def test_case_03_label_that_is_no_class(here: Path) -> None:
+def test_case_3_label_that_is_no_class(here: Path) -> None:
     (here / "rows.csv").write_text("seed,label\n1,9\n2,10\n3,-1\n4,x\n5,\n")
     assert refusal(CLASSES, path="rows.csv")[1:] == [
         "rows.csv:3: label: 10 is not a class; they go from 0 to 9",
@@ -98,7 +98,7 @@ def test_case_03_label_that_is_no_class(here: Path) -> None:
     ]
 
 
-def test_case_03_class_conditional_target_without_labels(here: Path) -> None:
+def test_case_3_class_conditional_target_without_labels(here: Path) -> None:
     (here / "rows.csv").write_text("seed,lable\n1,2\n")
     assert refusal(CLASSES, path="rows.csv") == [
         "rows.csv: no column `label`, which classes needs; did you mean `label` by `lable`?"
@@ -122,7 +122,7 @@ def test_prompts_and_targets(here: Path) -> None:
 # Case 5: what is accepted, and what is refused with file and line.
 
 
-def test_case_05_accepted(here: Path) -> None:
+def test_case_5_accepted(here: Path) -> None:
     content = '\ufeffkey,seed,label,note\r\n\r\na,0,3,"two\r\nlines"\r\n  \r\nb,1099511627776,,"a, ""b"""\r\nc,'
     (here / "rows.csv").write_bytes((content + f"{2**63 - 1}, 9 ,\r\n").encode())
     made = normalise(job(path="rows.csv"), CLASSES, Storage("out"))
@@ -173,7 +173,7 @@ BAD_LINES = [
 ]
 
 
-def test_case_05_refused_all_at_once(here: Path) -> None:
+def test_case_5_refused_all_at_once(here: Path) -> None:
     (here / "bad.csv").write_text(BAD)
     lines = refusal(PROMPTS, path="bad.csv")
     assert "14" in lines[0]
@@ -184,7 +184,7 @@ def test_case_05_refused_all_at_once(here: Path) -> None:
     assert not (here / "out").exists()
 
 
-def test_case_05_skipped(here: Path) -> None:
+def test_case_5_skipped(here: Path) -> None:
     (here / "bad.csv").write_text(BAD)
     made = normalise(job(path="bad.csv", on_bad_row="skip"), PROMPTS, Storage("out"))
     assert (made.rows, made.bad, made.problem_count) == (16, 13, 14)
@@ -211,13 +211,13 @@ def test_case_05_skipped(here: Path) -> None:
         ("seed,guidance_scale", "column `guidance_scale`: guidance is not built yet; take the column out"),
     ],
 )
-def test_case_05_refused_columns(here: Path, header: str, expected: str) -> None:
+def test_case_5_refused_columns(here: Path, header: str, expected: str) -> None:
     (here / "rows.csv").write_text(f"{header}\n" + ",".join("1" for _ in header.split(",")) + "\n")
     assert refusal(PLAIN, path="rows.csv") == [f"rows.csv: {expected}"]
 
 
 @pytest.mark.parametrize("column", ["image", "width", "height", "rounds", "calls", "evaluations", "sha256"])
-def test_case_05_no_column_of_the_output(here: Path, column: str) -> None:
+def test_case_5_no_column_of_the_output(here: Path, column: str) -> None:
     (here / "rows.csv").write_text(f"seed,{column}\n1,2\n")
     assert "rename yours" in refusal(PLAIN, path="rows.csv")[0]
 
@@ -276,7 +276,7 @@ ROWS = [{"key": f"k{row}", "seed": row * 2**50, "label": row % 10, "note": f"not
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "ndjson", "parquet"])
-def test_case_06_one_file_or_several_of_any_format(here: Path, ending: str) -> None:
+def test_case_6_one_file_or_several_of_any_format(here: Path, ending: str) -> None:
     write(here / "all.csv", ROWS)
     expected = normalise(job(path="all.csv"), CLASSES)
     write(here / f"one.{ending}", ROWS)
@@ -288,7 +288,7 @@ def test_case_06_one_file_or_several_of_any_format(here: Path, ending: str) -> N
         assert (made.rows, made.digest) == (25, expected.digest), path
 
 
-def test_case_06_local_and_s3(here: Path, storage: Storage) -> None:
+def test_case_6_local_and_s3(here: Path, storage: Storage) -> None:
     for number, ending in enumerate(("csv", "jsonl", "parquet")):
         write(here / f"rows-{number}.{ending}", ROWS[number::3])
         storage.upload(str(here / f"rows-{number}.{ending}"), f"in/rows-{number}.{ending}")
@@ -304,7 +304,7 @@ def test_case_06_local_and_s3(here: Path, storage: Storage) -> None:
         normalise(job(path=f"{storage.uri}/in/*.txt"), CLASSES)
 
 
-def test_case_06_range(here: Path) -> None:
+def test_case_6_range(here: Path) -> None:
     made = rows_of(CLASSES, Storage("out"), range={"count": 12, "seed": 2**40, "labels": "cycle"})
     assert [row["key"] for row in made] == [f"{row:012d}" for row in range(12)]
     assert [row["seed"] for row in made] == [2**40 + row for row in range(12)]

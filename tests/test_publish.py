@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +75,40 @@ def test_a_failure_at_any_step_can_be_repaired(
             publish(publication(storage, tmp_path))
     for record in committed(storage):
         assert storage.sha256(record.file) == record.file_sha256, "a record never names a file that is not whole"
+    try:
+        publish(publication(storage, tmp_path))
+    except Taken:
+        assert step.__name__ in ("create_record", "remove_debris")
+    check_whole(storage)
+
+
+KILLED = """
+import os, sys
+import pipeline.publish
+from pathlib import Path
+from pipeline.storage import Storage
+from test_publish import publication
+uri, folder, name = sys.argv[1:]
+def killed(step):
+    def then_killed(of):
+        step(of)
+        if step.__name__ == name:
+            os.kill(os.getpid(), 9)
+    return then_killed
+pipeline.publish.STEPS = [killed(step) for step in pipeline.publish.STEPS]
+pipeline.publish.publish(publication(Storage(uri), Path(folder)))
+"""
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_case_10_a_kill_after_any_step_can_be_repaired(
+    storage: Storage, tmp_path: Path, step: Callable[..., None]
+) -> None:
+    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-c", KILLED, storage.uri, str(tmp_path), step.__name__]
+    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": here}, check=False).returncode == -signal.SIGKILL
+    for record in committed(storage):
+        assert storage.sha256(record.file) == record.file_sha256
     try:
         publish(publication(storage, tmp_path))
     except Taken:

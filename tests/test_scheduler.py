@@ -42,7 +42,10 @@ def shards(actions: list[Action]) -> list[int]:
 
 @dataclass
 class World:
-    """Workers that do what chance says; `poison` shards kill the worker that begins them, `refused` ones fail."""
+    """Workers that do what chance says; rows that are `poison` kill the worker that begins them, `refused` shards fail.
+
+    Some die of chance right after they recorded a piece, before they could tell.
+    """
 
     scheduler: Scheduler
     chance: random.Random
@@ -76,9 +79,16 @@ class World:
             self.queues[worker] = []
             return WorkerReady(worker)
         queue = self.queues[worker]
-        if self.chance.random() < self.death or (queue and queue[0].shard in self.poison):
+        if queue and self.poison.intersection(queue[0].rows):
             del self.queues[worker]
             return WorkerDied(worker, "killed")
+        if self.chance.random() < self.death:
+            del self.queues[worker]
+            recorded = tuple(
+                piece for piece in queue[:1] if piece.shard not in self.refused and self.chance.random() < 0.5
+            )
+            self.done.update(recorded)
+            return WorkerDied(worker, "killed", recorded)
         if not queue:
             return WorkerLate(worker)  # means nothing for a worker that is ready
         piece = queue.pop(0)
@@ -96,11 +106,13 @@ class World:
                     assert not self.queues.pop(worker, []), "a worker with work was stopped"
                     self.starting.discard(worker)
                 case Assign(worker=worker, piece=piece):
-                    assert all(piece not in queue for queue in self.queues.values()), "one piece on two live workers"
-                    assert not self.done[piece]
-                    assert not self.given_up[piece]
+                    shards = [each.shard for queue in self.queues.values() for each in queue]
+                    assert piece.shard not in shards, "one shard in two places"
+                    ended = [each for each in (self.done + self.given_up) if each.shard == piece.shard]
+                    assert not {row for each in ended for row in each.rows} & set(piece.rows)
+                    assert piece.revision == sum(each.shard == piece.shard for each in self.done), "no name twice"
                     self.assigned[piece] += 1
-                    assert action.attempt == self.assigned[piece]
+                    assert action.attempt == (self.assigned[piece] if len(piece.rows) == SIZE else 3)
                     self.queues[worker].append(piece)
                 case GiveUp(piece=piece):
                     self.given_up[piece] += 1
@@ -117,28 +129,55 @@ def world(work: list[Piece], workers: int = 2, seed: int = 0, death: float = 0.0
     workers=st.integers(1, 5),
     seed=st.integers(0, 2**32),
     death=st.sampled_from([0.0, 0.05, 0.3]),
-    poison=st.sets(st.integers(0, 39), max_size=4),
+    poison=st.sets(st.integers(0, 40 * SIZE - 1), max_size=6),
     refused=st.sets(st.integers(0, 39), max_size=4),
 )
-def test_every_piece_ends_once(
+def test_every_row_ends_once(
     count: int, workers: int, seed: int, death: float, poison: set[int], refused: set[int]
 ) -> None:
     work = pieces(count)
     simulated = world(work, workers, seed, death, poison=poison, refused=refused)
     simulated.run()
+    done, given_up = rows_of(simulated.done), rows_of(simulated.given_up)
     if simulated.scheduler.abandoned is None:
-        assert simulated.done + simulated.given_up == Counter(work)
-    assert all(simulated.assigned[piece] <= 3 for piece in work)
-    assert not (simulated.done.keys() & simulated.given_up.keys())
+        assert sorted(done + given_up) == list(range(count * SIZE))
+    assert all(times <= 3 for times in simulated.assigned.values())
+    assert not set(done) & set(given_up)
     assert simulated.most_in_flight <= workers * 3
     if not death:
-        bad = {piece for piece in work if piece.shard in poison | refused}
-        assert simulated.given_up.keys() == bad, "a piece that harms nobody is done, whatever it was beside"
+        bad = {row for row in range(count * SIZE) if row in poison or row // SIZE in refused}
+        assert set(given_up) == bad, "a row that harms nobody is done, whatever it was beside"
+
+
+def rows_of(ended: Counter[Piece]) -> list[int]:
+    return [row for piece in ended.elements() for row in piece.rows]
+
+
+def test_a_row_that_kills_is_found_by_halving() -> None:
+    work = [Piece(0, 2, (3, 5, 8, 9, 11), retry=True)]
+    scheduler = Scheduler(iter(work), workers=1, max_attempts=1)
+    actions, worker = scheduler.start(), 0
+    done, given_up = [], []
+    while not scheduler.finished:
+        match actions.pop(0):
+            case StartWorker(worker=worker):
+                actions += scheduler.handle(WorkerReady(worker))
+            case Assign(piece=piece):
+                if 8 in piece.rows:
+                    actions += scheduler.handle(WorkerDied(worker, "killed"))
+                else:
+                    done.append(piece)
+                    actions += scheduler.handle(PieceDone(worker, piece))
+            case GiveUp(piece=piece):
+                given_up.append(piece)
+    given_up += [action.piece for action in actions if isinstance(action, GiveUp)]
+    assert done == [Piece(0, 2, (3, 5), retry=True), Piece(0, 3, (9, 11), retry=True)]
+    assert given_up == [Piece(0, 3, (8,), retry=True)]
 
 
 def test_case_9_a_shard_that_kills_its_worker_once() -> None:
     work = pieces(6)
-    simulated = world(work, workers=2, poison={2})
+    simulated = world(work, workers=2, poison={2 * SIZE})
     event = simulated.event
 
     def once() -> Event:

@@ -203,8 +203,6 @@ def test_an_at_sign_in_a_path_is_no_secret(job_file: Path) -> None:
         ("target.compile=true", "target.compile: True is not built yet"),
         ("target.churn=0.5", "target.churn: not built yet; leave it out"),
         ("target.name=google/ddpm-cifar10-32", "target.name: model folders and hub ids are not built yet"),
-        ("output.image_format=jpeg", "output.image_format: 'jpeg' is not built yet"),
-        ("workers.max_hours=2", "workers.max_hours: not built yet"),
         ("evaluate.metrics=[fid, kid]", "evaluate.metrics: 'kid' is not built yet; what is: 'fid'"),
         ('schedule={cron: "0 3 * * *"}', "schedule: not built yet; leave it out"),
     ],

@@ -1,0 +1,62 @@
+"""How far a data set is, how fast it grows, and what failed; reads only."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+from pipeline.failures import FAILURES
+from pipeline.inventory import Inventory
+from pipeline.lease import current
+from pipeline.output import read_job
+from pipeline.report import read_report
+from pipeline.storage import Storage
+
+REASONS = 5  # reasons of failures that are listed, the most frequent
+
+
+def status(uri: str) -> tuple[list[str], bool]:
+    """Lines for the screen, and whether every row has its image.
+
+    Raises:
+        UsageError: there is no data set.
+        Unavailable: the storage is out of reach.
+    """
+    storage = Storage(uri)
+    job, rows = read_job(storage)
+    inventory = Inventory.of(storage, rows, job.output.shard_size)
+    share = 100 * inventory.written / rows
+    lines = [f"images    {inventory.written} of {rows} ({share:.1f} %), in {storage.uri}"]
+    if inventory.missing:
+        lines.append(f"missing   {inventory.missing} rows")
+    if inventory.failed or inventory.skipped:
+        lines.append(f"failures  {inventory.failed} rows failed, {inventory.skipped} were skipped as bad")
+    lines += [*_driver(storage), *_reasons(storage)]
+    return lines, inventory.written == rows
+
+
+def _driver(storage: Storage) -> Iterator[str]:
+    holder = current(storage)
+    if holder is None or holder.released:
+        yield "driver    none"
+        speed = read_report(storage).get("throughput", {})
+    else:
+        yield f"driver    {holder}"
+        speed = holder.progress
+    if speed:
+        yield (
+            f"speed     {speed['images_per_s']:.2f} images/s: {speed['images']} images in {speed['seconds']:.0f} s "
+            f"by {speed['workers']} workers"
+        )
+
+
+def _reasons(storage: Storage) -> Iterator[str]:
+    """From the end of the last run."""
+    try:
+        lines = storage.read(FAILURES).splitlines()
+    except FileNotFoundError:
+        return
+    counted = Counter((failure["kind"], failure["reason"]) for failure in map(json.loads, lines))
+    for (kind, reason), count in counted.most_common(REASONS):
+        yield f"  {count} × {kind}: {reason}"
