@@ -12,6 +12,7 @@ import pytest
 from pipeline.errors import UsageError
 from pipeline.run import checked
 from pipeline.spec import BUILT, Job, differences, identity, load_job
+from specdiff import inspect_target
 from specdiff.targets.base import TargetInfo
 
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -270,3 +271,11 @@ def test_identity_and_differences(job_file: Path) -> None:
 def test_settings_that_cannot_go_together_are_refused_with_the_reason(overrides: list[str], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         checked(load_job("jobs/fashion.yaml", overrides))
+
+
+def test_the_gain_is_part_of_the_identity_by_its_hash() -> None:
+    overrides = ["sampler.drafter=picard", "sampler.verification=reflection", "sampler.gain=kalman"]
+    with_gain, without = load_job("jobs/fashion.yaml", overrides), load_job("jobs/fashion.yaml", overrides[:2])
+    info = inspect_target("fashion-mnist")
+    assert identity(with_gain, info, 128, "")["sampler"]["gain_sha256"] == info.gain_sha256
+    assert "gain_sha256" not in identity(without, info, 128, "")["sampler"]
