@@ -109,7 +109,7 @@ class Sampler:
                 "drafter='picard' is biased under block verification, which has looked at the noise of steps that are "
                 "then drafted again; take verification='reflection' or 'token'"
             )
-        self.drafter = _drafter(drafter, target, held, reuse, gain)
+        self.drafter = _drafter(drafter, target, held, reuse, gain) if draft_length else None
         self.verification = _verification(verification, correction)
 
     def start(self) -> Run:
@@ -183,7 +183,7 @@ class Run:
         self._state = torch.zeros((lanes, *shape), device=self._device)
         self._conditioning: dict[str, Tensor] = {}
         self._records = torch.zeros((lanes, len(sampler.record_steps), *shape))
-        self._drafter = sampler.drafter(lanes, shape, self._device) if sampler.draft_length else None
+        self._drafter = sampler.drafter(lanes, shape, self._device) if sampler.drafter else None
 
     @property
     def busy(self) -> int:
@@ -354,6 +354,8 @@ class Run:
     def _evaluate(self, path: Tensor, step: Tensor, wanted: NDArray[np.bool_], size: int) -> Tensor:
         """x̂ at the wanted states of path, in calls of exactly ``size`` rows; elsewhere zeros."""
         rows = np.flatnonzero(wanted)
+        if not len(rows):
+            return torch.zeros_like(path)
         padding = -len(rows) % size
         padded = self._upload(np.concatenate([rows, np.repeat(rows[:1], padding)]))
         states, steps, per_lane = path.flatten(0, 1), step.flatten(), path.shape[1]

@@ -57,11 +57,11 @@ def traced(target: Target, **settings: Any) -> tuple[Sampler, Trace]:
     """A sampler of these settings, and what it tells of its rounds as it goes; it draws the same images."""
     plain = Sampler(target, **settings)
     trace = Trace(len(target.transitions), plain.device)
-    rule = plain.verification
-    if rule is None:
+    make, rule = plain.drafter, plain.verification
+    if make is None or rule is None:
         return plain, trace
-    watched = settings | {
-        "drafter": lambda lanes, shape, device: _WatchedDrafter(plain.drafter(lanes, shape, device), trace),
+    watched: dict[str, Any] = settings | {
+        "drafter": lambda lanes, shape, device: _WatchedDrafter(make(lanes, shape, device), trace),
         "verification": _WatchedRule(rule, trace),
     }
     return Sampler(target, **watched), trace

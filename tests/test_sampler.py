@@ -212,6 +212,22 @@ def test_chain_that_ends_in_noise() -> None:
         assert sample.evaluations <= 1 + 5 * sample.rounds
 
 
+def test_a_call_is_never_empty() -> None:
+    """A Frozen round of one draft at the end of a chain without a bonus is its opening call alone."""
+
+    class Watched(GaussianMixture):
+        def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
+            assert len(state) in (2, 4)
+            return super().denoise(state, step, conditioning)
+
+    plain = mixture(5, 2, 3, "ends-in-noise")
+    target = Watched(plain._means, plain._variances.sqrt(), plain._weights, plain.transitions)
+    result = Sampler(target, drafter="frozen", draft_length=1, lanes=2, batch_rows=4)
+    sample = result.sample(unlabelled(1)).samples[0]
+    # two steps a round, the first of them the opening call's own: 2 + 2 calls, and one for the last step
+    assert (sample.rounds, sample.calls, sample.evaluations) == (3, 5, 5)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
