@@ -10,9 +10,6 @@ import torch
 import specdiff
 from pipeline.errors import UsageError
 
-FIRST_SEED = 1 << 40
-"""Seeds of the trajectories start here, far from those that data sets begin with."""
-
 
 def calibrate_target(name: str, steps: int | None, trajectories: int, output: str, say: Callable[[str], None]) -> None:
     """Run sequential trajectories of all classes in turn, and write the gain as safetensors.
@@ -30,7 +27,7 @@ def calibrate_target(name: str, steps: int | None, trajectories: int, output: st
     if info.takes_prompts:
         raise UsageError(f"{name}: calibration by prompts is not built yet")
     labels = [None if info.num_classes is None else i % info.num_classes for i in range(trajectories)]
-    requests = [specdiff.Request(str(i), FIRST_SEED + i, label=label) for i, label in enumerate(labels)]
+    requests = [specdiff.Request(str(i), i, label=label) for i, label in enumerate(labels)]
     say(f"{trajectories} trajectories of {info.steps} steps on {device}")
     gain = specdiff.calibrate(target, trajectories, requests=requests)
     try:

@@ -165,16 +165,20 @@ def calibrate(
 
 
 def _trajectory(target: Target, requests: Sequence[Request], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """The states of the sequential sampler before each step, and the predictions there."""
+    """The states of the sequential sampler before each step, and the predictions there.
+
+    The random numbers are calibration's own: a gain fitted on numbers that an image is later made of would not be fixed
+    in advance.
+    """
     transitions, shape = target.transitions, tuple(target.shape)
     conditioning = target.condition(requests)
     seeds = torch.tensor([request.seed for request in requests], device=device)
     zero = torch.zeros_like(seeds)
-    state = normals(seeds, zero, zero, math.prod(shape), Purpose.START).view(-1, *shape)
+    state = normals(seeds, zero, zero, math.prod(shape), Purpose.CALIBRATION_START).view(-1, *shape)
     for n in range(len(transitions)):
         prediction = target.denoise(state, zero + n, conditioning)
         yield state, prediction
-        noise = normals(seeds, zero + n, zero, math.prod(shape)).view(-1, *shape)
+        noise = normals(seeds, zero + n, zero, math.prod(shape), Purpose.CALIBRATION_STEP).view(-1, *shape)
         a, b, sigma = (float(table[n]) for table in (transitions.a, transitions.b, transitions.sigma))
         state = a * state + b * prediction + sigma * noise
 

@@ -19,6 +19,8 @@ class Purpose(IntEnum):
     STEP = 1
     UNIFORM = 2
     ORTHOGONAL = 3
+    CALIBRATION_START = 4
+    CALIBRATION_STEP = 5
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:

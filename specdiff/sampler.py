@@ -289,6 +289,8 @@ class Run:
             cast(Drafter, self._drafter).observe(path, start, step, 0 * limit, 0 * limit)
             wanted = wanted & ~(opening[:, None] & (np.arange(wanted.shape[1]) == 0))
         guesses = cast(Drafter, self._drafter).draft(self._state, window) if drafts else path[:, :0]
+        # The network may have failed at a draft that was dropped; that is no reason for the image to fail.
+        guesses = guesses.nan_to_num(0.0, 0.0, 0.0)
         for j in range(drafts):
             path[:, j + 1] = window.next(j, path[:, j], guesses[:, j])
 
@@ -360,10 +362,12 @@ class Run:
         padded = self._upload(np.concatenate([rows, np.repeat(rows[:1], padding)]))
         states, steps, per_lane = path.flatten(0, 1), step.flatten(), path.shape[1]
         predictions = torch.zeros_like(states)
+        answers = []
         for chunk in padded.split(size):
             lane = chunk // per_lane
             conditioning = {name: values[lane] for name, values in self._conditioning.items()}
-            predictions[chunk] = self._target.denoise(states[chunk], steps[chunk], conditioning)
+            answers.append(self._target.denoise(states[chunk], steps[chunk], conditioning))
+        predictions[padded[: len(rows)]] = torch.cat(answers)[: len(rows)]
         self.stats.batched_calls += len(padded) // size
         self.stats.padded_rows += padding
         return predictions.view_as(path)

@@ -17,6 +17,7 @@ from laws import COUNT, LEVEL, POWER, draw, joint, ks_p_value, mmd_p_value
 from torch import Tensor
 from toy import mixture
 
+import specdiff.gain
 from specdiff import Gain, Request, Sampler, Transitions, calibrate
 from specdiff.drafters import ReusingDrafter
 from specdiff.targets import GaussianMixture
@@ -104,6 +105,15 @@ def test_sees_a_mean_that_peeks_downstream() -> None:
     target = target_of(16)
     peeking = partial(Peeking, target.transitions, kind="picard", held="x0", reuse="rejected", gain=None)
     assert p_value(target, drafter=peeking, verification="reflection", draft_length=5) < POWER
+
+
+def test_calibration_uses_no_number_that_an_image_is_made_of() -> None:
+    """Else a draft's mean would depend on noise of steps to come."""
+    target = target_of(12)
+    samples, requests = draw(target, 0, 8, verification="none")
+    states = [state for state, _ in specdiff.gain._trajectory(target, requests, torch.device("cpu"))]
+    for n, state in enumerate(states):
+        assert not (state == torch.stack([sample.states[n] for sample in samples])).any()
 
 
 def test_picard_under_block_is_refused() -> None:

@@ -131,6 +131,25 @@ def test_case_7_nan_in_one_image_fails_that_image_alone(verification: str) -> No
     assert (found.stats.samples, found.stats.failed) == (7, 1)
 
 
+@pytest.mark.parametrize("settings", [{"verification": "block"}, {"verification": "token", "drafter": "picard"}])
+def test_a_network_that_fails_at_a_dropped_draft_does_not_fail_the_image(settings: dict[str, Any]) -> None:
+    """NaN far out, where drafts go now and then: an image fails if its own path goes there, and only then."""
+
+    class FarOut(GaussianMixture):
+        def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
+            far = (state.abs() > 3).any(1, keepdim=True)
+            return torch.where(far, torch.nan, super().denoise(state, step, conditioning))
+
+    plain = mixture(16, 2, 4)
+    target = FarOut(plain._means, plain._variances.sqrt(), plain._weights, plain.transitions)
+    result = Sampler(target, lanes=2000, draft_length=5, record_steps=range(17), **settings).sample(unlabelled(2000))
+    failed = {sample.key for sample in result.samples if sample.error}
+    unharmed = Sampler(plain, lanes=2000, draft_length=5, record_steps=range(17), **settings).sample(unlabelled(2000))
+    went_out = {s.key for s in unharmed.samples if max(float(s.states[n].abs().max()) for n in range(16)) > 3}
+    assert failed
+    assert len(failed - went_out) <= 2  # paths part where a reused evaluation was missing
+
+
 def test_counters_add_up() -> None:
     target = mixture(16, 2, 4)
     result = Sampler(target, lanes=3, draft_length=5, batch_rows=7).sample(unlabelled(11))
