@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -69,7 +70,9 @@ def seaweed(folder: Path) -> Iterator[Server]:
     names = ["master", "volume", "filer", "s3"]
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     grpc = dict(zip(names, free_ports(len(names)), strict=True))
-    command = ["weed", "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
+    # beside the interpreter, since a virtual environment that is used by path is not on PATH
+    weed = str(Path(sysconfig.get_path("scripts")) / "weed")
+    command = [weed, "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
     command += [f"-{name}.port={port}" for name, port in ports.items()]
     command += [f"-{name}.port.grpc={port}" for name, port in grpc.items()]
     command += ["-s3.port.lance=0", "-s3.port.iceberg=0", "-s3.autoCreateBucket=false", "-master.telemetry=false"]
