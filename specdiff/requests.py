@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,15 @@ class Request:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise ValueError(f"request {self.key!r}: seed must be an integer from 0 to 2^63 − 1, not {self.seed!r}")
+        self._check("seed", "an integer from 0 to 2^63 − 1")
+        if self.label is not None:
+            self._check("label", "a class number")
+
+    def _check(self, name: str, what: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex) or not 0 <= index(value) < 2**63:
+            raise ValueError(f"request {self.key!r}: {name} must be {what}, not {value!r}")
+        object.__setattr__(self, name, index(value))  # NumPy's integers become plain ones
 
 
 @dataclass(frozen=True)

@@ -331,8 +331,7 @@ class Run:
         lanes, drafts, *shape = gap.shape
         every, ones = torch.arange(lanes, device=self._device), [1] * len(shape)
         counts = torch.arange(drafts, device=self._device) < limit[:, None]
-        squared = gap.square().flatten(2).sum(2, dtype=torch.float64)
-        cross = (gap * z[:, :drafts]).flatten(2).sum(2, dtype=torch.float64)
+        squared, cross = _total(gap.square(), 2), _total(gap * z[:, :drafts], 2)
         delta = torch.where(counts, squared.sqrt(), 0)
         log_ratio = torch.where(counts, -cross - 0.5 * squared, 0)
         u, v = uniforms(self._seed[:, None], step, streams)
@@ -345,7 +344,7 @@ class Run:
         if self._sampler.orthogonal == "fresh":
             other = normals(self._seed, step[every, at], streams[every, at], noise[0].numel(), Purpose.ORTHOGONAL)
             rest = other.view_as(noise)
-            along = (rest * direction).flatten(1).sum(1, dtype=torch.float64)
+            along = _total(rest * direction, 1)
         else:
             rest, along = noise, cross[every, at] / distance
         drafted_s = cross[every, at] / distance + distance
@@ -404,6 +403,16 @@ class Run:
 
     def _upload(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+
+def _total(values: Tensor, kept: int) -> Tensor:
+    """Sum over all but the first dimensions, float64.
+
+    Rows first: a long sum is split among threads where there are few of them, and would then depend on how many lanes
+    there are.
+    """
+    rows = values.sum(-1, dtype=torch.float64)
+    return rows.flatten(kept).sum(kept) if rows.dim() > kept else rows
 
 
 def check_settings(

@@ -268,6 +268,10 @@ def test_bad_requests_are_refused(clothes: Any) -> None:
     for seed in (-1, 2**63, 1.5, True):
         with pytest.raises(ValueError, match="seed"):
             Request(key="a", seed=seed)  # type: ignore[arg-type]
+    for label in (-1, 2.5, True, "3"):
+        with pytest.raises(ValueError, match="label"):
+            Request(key="a", seed=0, label=label)  # type: ignore[arg-type]
+    assert type(Request(key="a", seed=np.int64(3)).seed) is int  # type: ignore[arg-type]
     sampler = Sampler(clothes, lanes=2)
     with pytest.raises(ValueError, match=r"'k'.*label 10"):
         sampler.sample([Request("k", 0, label=10)])
