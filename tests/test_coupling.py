@@ -56,7 +56,8 @@ def test_quantile_agrees_with_mpmath(alpha: float, delta: float) -> None:
         # one Newton step of the exact distribution function tells how far s is from the quantile
         density = exact_alpha * mpmath.npdf(s) - mpmath.npdf(s - exact_delta)
         error = (mass_below(mpmath.mpf(s), exact_alpha, exact_delta) - mpmath.mpf(uniform) * mass) / density
-        assert abs(error) < 1e-8 * max(1, abs(s) * 1e-3), (s, uniform)
+        # where S underflows float64, which no sampler will ever meet, s* is near −10⁶ and its own rounding shows
+        assert abs(error) < (1e-8 if mass > 2.3e-308 else 1e-7), (s, uniform)
 
 
 @given(
