@@ -36,12 +36,13 @@ class Prepared:
     batch_rows: int
 
 
-def run(job: Job, *, limit: int | None, retry_failed: bool, say: Say) -> int:
+def run(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
     """Makes what is missing, evaluates the set, writes the report, and prints a summary.
 
     Args:
         limit: only the first so many rows; all of them for None.
         retry_failed: whether rows that failed in earlier runs are tried again.
+        signals: entered by the caller.
         say: prints a line for the user.
 
     Returns:
@@ -52,17 +53,16 @@ def run(job: Job, *, limit: int | None, retry_failed: bool, say: Say) -> int:
         Interrupted: a signal ended it; the same command goes on.
     """
     asked = (limit, retry_failed)
-    with Signals() as signals:
-        lines: list[str] = []
-        try:
-            # A finished set is found to be so without a word to other drivers.
-            status = _run(job, LeasedStorage(job.output.uri, None), *asked, signals, lines.append)
-        except NotHeld:
-            with Lease(Storage(job.output.uri), job.output.lease_timeout) as lease:
-                return _run(job, LeasedStorage(job.output.uri, lease), *asked, signals, say)
-        for line in lines:
-            say(line)
-        return status
+    lines: list[str] = []
+    try:
+        # A finished set is found to be so without a word to other drivers.
+        status = _run(job, LeasedStorage(job.output.uri, None), *asked, signals, lines.append)
+    except NotHeld:
+        with Lease(Storage(job.output.uri), job.output.lease_timeout) as lease:
+            return _run(job, LeasedStorage(job.output.uri, lease), *asked, signals, say)
+    for line in lines:
+        say(line)
+    return status
 
 
 def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
@@ -77,8 +77,9 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
         say("nothing to generate: every row asked for is done")
     else:
         # Imported only here: a run that finds nothing to do does without Ray.
-        from pipeline.driver import generate
-
+        with signals.held():
+            from pipeline.driver import generate
+        signals.check()
         storage.lease()
         done = generate(job, storage, inventory, prepared.batch_rows, rows, retry_failed, signals)
         given_up = done.given_up

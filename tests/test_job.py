@@ -226,6 +226,27 @@ def test_case_12_a_terminated_driver_is_continued(unbroken: Storage, tmp_path: P
     assert len(images(storage)) == rows
 
 
+@pytest.mark.parametrize(
+    ("number", "begun", "delay"),
+    [
+        (signal.SIGINT, "pipeline/signals.py", 0.3),  # modules are imported
+        (signal.SIGTERM, "ray/_private/node.py", 1.5),  # Ray starts, and has taken SIGTERM over
+    ],
+)
+def test_case_12_a_signal_as_a_run_begins(tmp_path: Path, number: int, begun: str, delay: float) -> None:
+    job = job_file(tmp_path, target={"name": "fashion-mnist", "steps": 5})
+    command = [sys.executable, "-v", "-m", "pipeline.cli", "run", str(job), "--limit", "4"]
+    process = subprocess.Popen(
+        command, env={**os.environ, "RAY_ADDRESS": ""}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    assert any(begun in line for line in process.stdout)
+    threading.Timer(delay, process.send_signal, [number]).start()
+    output, status = finish(process)
+    assert status == 128 + number, output[-2000:]
+    assert "the same command goes on" in output
+
+
 def test_limit_makes_a_prefix_of_the_same_set(unbroken: Storage, tmp_path: Path) -> None:
     job = job_file(tmp_path)
     storage = Storage(str(tmp_path / "job"))
