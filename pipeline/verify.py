@@ -133,7 +133,7 @@ def _check_record(storage: Storage, job: Job, record: CommitRecord, state: bytea
         findings.add(f"{record.path} covers rows beyond the manifest's {len(state)}")
         return
     table = read_rows(storage, numbers[0], numbers[-1] - numbers[0] + 1)
-    table = table.take(pa.array([row - numbers[0] for row in numbers]))
+    table = table.take(pa.array([row - numbers[0] for row in numbers], pa.int64()))
     bad = {row for row, error in zip(numbers, table[ERROR].to_pylist(), strict=True) if error is not None}
     failed = {each.row for each in record.failed}
     written = [row for row in numbers if row not in bad and row not in failed]
@@ -145,7 +145,8 @@ def _check_record(storage: Storage, job: Job, record: CommitRecord, state: bytea
             if state[row] not in (_MISSING, _FAILED):
                 findings.add(f"row {row} is recorded twice, the second time in {record.path}")
             state[row] = kind
-    expected = table.drop_columns([ERROR]).take(pa.array([i for i, row in enumerate(numbers) if row in set(written)]))
+    position = {row: i for i, row in enumerate(numbers)}
+    expected = table.drop_columns([ERROR]).take(pa.array([position[row] for row in written], pa.int64()))
     for problem in _file_problems(storage, record, expected, job.output.image_format):
         findings.add(f"{record.file}: {problem}")
 

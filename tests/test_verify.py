@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from test_job import pictures, run
 
@@ -152,6 +153,23 @@ def test_failed_rows_are_told(cluster: str, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "11 of 12" in result.output
     assert "1 × sample: " in result.output
+
+
+def test_shards_without_an_image_are_no_damage(cluster: str, tmp_path: Path) -> None:
+    """One shard of bad rows, one whose only row failed, one that is whole."""
+    (tmp_path / "rows.csv").write_text("seed\n-1\n-2\n-3\n-4\n5\n6\n7\n8\n")
+    job = pictures(tmp_path, "pictures-nan")
+    job.write_text(
+        yaml.safe_dump(
+            yaml.safe_load(job.read_text()) | {"manifest": {"path": str(tmp_path / "rows.csv"), "on_bad_row": "skip"}}
+        )
+    )
+    assert run(job, "--limit", "5").exit_code == 1
+    assert run(job).exit_code == 1
+    result = invoke("verify", str(tmp_path / "set"), "--deep")
+    assert result.exit_code == 1
+    assert "3 have an image, 1 failed, 4 are bad, 0 are missing" in result.output
+    assert "3 rows were made again: they are the same" in result.output, "no problem was found"
 
 
 @pytest.mark.parametrize("image_format", ["jpeg", "webp"])
