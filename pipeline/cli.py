@@ -101,8 +101,10 @@ def evaluate(output: str, partial: bool) -> None:
     """Compute the metrics of a data set again, without generating."""
     from pipeline.run import evaluate_again
 
-    for line in evaluate_again(output, partial):
+    lines, status = evaluate_again(output, partial)
+    for line in lines:
         click.echo(line)
+    click.get_current_context().exit(status)
 
 
 @main.command()
@@ -124,10 +126,10 @@ def status(output: str) -> None:
     """Tell how far a data set is, how fast it grows, and what failed."""
     from pipeline.status import status as status_of
 
-    lines, whole = status_of(output)
+    lines, exit_status = status_of(output)
     for line in lines:
         click.echo(line)
-    click.get_current_context().exit(0 if whole else 1)
+    click.get_current_context().exit(exit_status)
 
 
 @main.command()

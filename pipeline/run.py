@@ -112,7 +112,7 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
         None, [*(f"shard {piece.shard} failed: {why}" for piece, why in given_up), problem, out_of_time]
     ):
         say(line)
-    return 1 if given_up or inventory.failed or inventory.skipped or problem or out_of_time else 0
+    return 1 if given_up or problem or out_of_time else inventory.exit_status
 
 
 def prepare(job: Job, storage: Storage) -> Prepared:
@@ -153,8 +153,8 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
     return info, sampler.batch_rows or sampler.lanes * (drafts + 1)
 
 
-def evaluate_again(uri: str, partial: bool) -> list[str]:
-    """Scores a data set that is there and writes its report anew. Returns the summary.
+def evaluate_again(uri: str, partial: bool) -> tuple[list[str], int]:
+    """Scores a data set that is there and writes its report anew. Returns the summary and the exit status.
 
     Raises:
         UsageError: there is no data set, or its job asks for no evaluation.
@@ -167,7 +167,7 @@ def evaluate_again(uri: str, partial: bool) -> list[str]:
     inventory = Inventory.of(storage, rows, job.output.shard_size)
     metrics = evaluate(storage, job, partial, *_devices(job))
     report = write_report(storage, job, {"metrics": metrics, "sampler": inventory.stats.to_dict()})
-    return summary(storage, inventory, report)
+    return summary(storage, inventory, report), inventory.exit_status
 
 
 def summary(storage: Storage, inventory: Inventory, report: dict[str, Any]) -> list[str]:

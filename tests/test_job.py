@@ -280,6 +280,22 @@ def test_evaluate_scores_again_and_refuses_what_is_no_set(unbroken: Storage, tmp
     assert "job.json" in result.output
 
 
+def test_evaluate_tells_of_rows_without_an_image(unbroken: Storage, tmp_path: Path) -> None:
+    """A set that is whole but for a bad row: its evaluation, and a look at it, end with 1 as its run did."""
+    (tmp_path / "rows.csv").write_text("seed,label\n1,1\n-1,1\n3,3\n")
+    job = job_file(
+        tmp_path,
+        target={"name": "fashion-mnist", "steps": 5},
+        manifest={"path": str(tmp_path / "rows.csv"), "on_bad_row": "skip"},
+        evaluate={"extractor": "fashion-mnist", "reference": "fashion-mnist"},
+    )
+    assert run(job).exit_code == 1
+    for command in ("evaluate", "status"):
+        result = CliRunner().invoke(main, [command, str(tmp_path / "job")], catch_exceptions=False)
+        assert result.exit_code == 1, result.output
+        assert "1 were skipped as bad" in result.output
+
+
 def failures(storage: Storage) -> list[dict[str, Any]]:
     return [json.loads(line) for line in storage.read("failures.jsonl").splitlines()]
 
