@@ -136,8 +136,10 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
     """The job's target, and the rows of every network call.
 
     Raises:
-        UsageError: an unknown target or settings that it refuses, or an evaluation that could not be done.
+        UsageError: an unknown target or settings that it refuses, an output of a kind that there is none of, or an
+            evaluation that could not be done.
     """
+    Storage(job.output.uri)
     try:
         info = specdiff.inspect_target(job.target.name, **job.target.settings())
     except ValueError as error:

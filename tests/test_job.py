@@ -506,6 +506,13 @@ def test_what_is_wrong_is_said_before_anything_starts(
     assert not (tmp_path / "job").exists()
 
 
+def test_check_refuses_an_output_that_run_refuses(tmp_path: Path) -> None:
+    job = job_file(tmp_path, output={"uri": "gs://x/y"})
+    result = CliRunner().invoke(main, ["check", str(job)], catch_exceptions=False)
+    assert result.exit_code == 2, result.output
+    assert "gs://x/y: only local folders and s3://" in result.output
+
+
 def test_check_targets_and_schema(tmp_path: Path) -> None:
     def invoke(*arguments: str) -> Result:
         return CliRunner().invoke(main, arguments, catch_exceptions=False)
