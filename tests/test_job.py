@@ -506,6 +506,16 @@ def test_what_is_wrong_is_said_before_anything_starts(
     assert not (tmp_path / "job").exists()
 
 
+@pytest.mark.parametrize("folder", ["file", "link", "/proc/x"])
+def test_an_output_that_cannot_be_made_is_refused(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "set")
+    result = run(job_file(tmp_path), "--output", str(tmp_path / folder))
+    assert result.exit_code == 2, result.output
+    assert str(tmp_path / folder) in result.output
+    assert "choose another" in result.output
+
+
 def test_check_refuses_an_output_that_run_refuses(tmp_path: Path) -> None:
     job = job_file(tmp_path, output={"uri": "gs://x/y"})
     result = CliRunner().invoke(main, ["check", str(job)], catch_exceptions=False)
