@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
+from pipeline.damage import reading
 from pipeline.failures import FAILURES
 from pipeline.inventory import Inventory
 from pipeline.lease import current
@@ -57,6 +58,7 @@ def _reasons(storage: Storage) -> Iterator[str]:
         lines = storage.read(FAILURES).splitlines()
     except FileNotFoundError:
         return
-    counted = Counter((failure["kind"], failure["reason"]) for failure in map(json.loads, lines))
+    with reading(storage, FAILURES):
+        counted = Counter((failure["kind"], failure["reason"]) for failure in map(json.loads, lines))
     for (kind, reason), count in counted.most_common(REASONS):
         yield f"  {count} × {kind}: {reason}"

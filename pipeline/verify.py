@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from pipeline.commits import CommitRecord, stream_committed
+from pipeline.damage import reading
 from pipeline.decoding import decode
 from pipeline.encoding import LOSSLESS, pixel_sha256
 from pipeline.errors import PipelineError, UsageError
@@ -89,7 +90,7 @@ def verify(uri: str, *, deep: bool) -> Findings:
     named: set[str] = set()
     records: list[CommitRecord] = []
     chance = random.Random(0)
-    for count, record in enumerate(stream_committed(storage)):
+    for count, record in enumerate(stream_committed(storage, lambda error: findings.add(str(error)))):
         if record.file in named:
             findings.add(f"{record.file} belongs to two records, the second of them {record.path}")
         named.add(record.file)
@@ -147,8 +148,11 @@ def _check_record(storage: Storage, job: Job, record: CommitRecord, state: bytea
             state[row] = kind
     position = {row: i for i, row in enumerate(numbers)}
     expected = table.drop_columns([ERROR]).take(pa.array([position[row] for row in written], pa.int64()))
-    for problem in _file_problems(storage, record, expected, job.output.image_format):
-        findings.add(f"{record.file}: {problem}")
+    try:
+        for problem in _file_problems(storage, record, expected, job.output.image_format):
+            findings.add(f"{record.file}: {problem}")
+    except PipelineError as error:
+        findings.add(str(error))
 
 
 def _file_problems(storage: Storage, record: CommitRecord, expected: Any, image_format: str) -> Iterator[str]:
@@ -160,7 +164,7 @@ def _file_problems(storage: Storage, record: CommitRecord, expected: Any, image_
     if found != record.file_sha256:
         yield f"has sha256 {found}, and {record.file_sha256} was written"
         return
-    with storage.open(record.file) as file:
+    with storage.open(record.file) as file, reading(storage, record.file):
         parquet = pq.ParquetFile(file)
         if parquet.metadata.num_rows != len(expected):
             yield f"holds {parquet.metadata.num_rows} rows, not {len(expected)}"

@@ -227,6 +227,52 @@ def test_clean_aborts_uploads_and_waits_for_the_driver(whole: Path, storage: Sto
     assert invoke("verify", storage.uri).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("file", "commands", "remedy"),
+    [
+        ("job.json", ["run", "evaluate", "verify", "status"], "restore it"),
+        ("manifest.json", ["run", "verify"], "restore it"),
+        ("manifest/part-00000.parquet", ["run", "evaluate"], "restore it"),
+        ("commits/part-00001.json", ["run", "evaluate", "verify", "status"], "remove it, and `specdiff run`"),
+        ("data/part-00000.parquet", ["evaluate"], "remove it and its record in commits/"),
+        ("lease/0001.json", ["status", "run"], "remove it if no driver"),
+        ("failures.jsonl", ["status"], "remove it, and `specdiff run`"),
+        ("report/report.json", [], ""),
+    ],
+)
+def test_half_a_file_is_named(copy: Path, file: str, commands: list[str], remedy: str) -> None:
+    """By every command that reads it; the others go on without."""
+    document = json.loads((copy / "job.json").read_text())
+    document["job"]["evaluate"] = {"extractor": "fashion-mnist", "reference": "fashion-mnist"}
+    (copy / "job.json").write_text(json.dumps(document))
+    if file == "failures.jsonl":
+        (copy / file).write_text('{"row": 1, "kind": "sample", "reason": "none"}\n')
+    data = (copy / file).read_bytes()
+    (copy / file).write_bytes(data[: len(data) // 2])
+    options = {"run": [str(copy.parent / "job.yaml")], "verify": [str(copy), "--deep"]}
+    pictures(copy.parent, "pictures")
+    for command in ("evaluate", "verify", "status", "run"):
+        result = invoke(command, *options.get(command, [str(copy)]))
+        told = f"{file} is damaged" in result.output
+        assert told == (command in commands), (command, result.output)
+        assert not told or (remedy in result.output and result.exit_code == 1)
+    if file.startswith("commits/"):
+        assert "8 have an image, 0 failed, 0 are bad, 4 are missing" in invoke("verify", str(copy)).output
+
+
+def test_a_damaged_data_file_is_a_finding_among_others(copy: Path) -> None:
+    """Its record agrees with it, so that only Parquet can tell; the files after it are looked at too."""
+    (first, _, last) = committed(Storage(str(copy)))
+    file = copy / first.file
+    file.write_bytes(file.read_bytes()[:-10])
+    amend(copy, first, replace(first, file_sha256=file_sha256(str(file))))
+    (copy / last.file).unlink()
+    result = invoke("verify", str(copy))
+    assert result.exit_code == 1, result.output
+    assert f"{first.file} is damaged" in result.output
+    assert f"{last.file}: is gone" in result.output
+
+
 def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
     for command in ("verify", "status", "clean"):
         result = invoke(command, str(tmp_path))
