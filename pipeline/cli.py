@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.errors import PipelineError
-from pipeline.signals import Interrupted
+from pipeline.signals import Interrupted, Signals
 
 if TYPE_CHECKING:
     from specdiff import TargetInfo
@@ -80,14 +80,17 @@ def run(
     job: str, output: str | None, workers: int | None, limit: int | None, retry_failed: bool, overrides: tuple[str, ...]
 ) -> None:
     """Generate what is missing, evaluate the set, and report."""
-    from pipeline.run import run as run_job
-    from pipeline.spec import load_job
-
     if output is not None:
         overrides += (f"output.uri={json.dumps(output)}",)
     if workers is not None:
         overrides += (f"workers.count={workers}",)
-    status = run_job(load_job(job, overrides), limit=limit, retry_failed=retry_failed, say=click.echo)
+    with Signals() as signals:
+        with signals.held():
+            from pipeline.run import run as run_job
+            from pipeline.spec import load_job
+        signals.check()
+        spec = load_job(job, overrides)
+        status = run_job(spec, limit=limit, retry_failed=retry_failed, signals=signals, say=click.echo)
     click.get_current_context().exit(status)
 
 
@@ -98,8 +101,10 @@ def evaluate(output: str, partial: bool) -> None:
     """Compute the metrics of a data set again, without generating."""
     from pipeline.run import evaluate_again
 
-    for line in evaluate_again(output, partial):
+    lines, status = evaluate_again(output, partial)
+    for line in lines:
         click.echo(line)
+    click.get_current_context().exit(status)
 
 
 @main.command()
@@ -121,10 +126,10 @@ def status(output: str) -> None:
     """Tell how far a data set is, how fast it grows, and what failed."""
     from pipeline.status import status as status_of
 
-    lines, whole = status_of(output)
+    lines, exit_status = status_of(output)
     for line in lines:
         click.echo(line)
-    click.get_current_context().exit(0 if whole else 1)
+    click.get_current_context().exit(exit_status)
 
 
 @main.command()

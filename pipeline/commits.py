@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pipeline.damage import reading
 from pipeline.errors import PipelineError
 from pipeline.storage import Storage
 
@@ -106,18 +107,30 @@ def record_path(shard: int, revision: int) -> str:
 
 
 def read_record(storage: Storage, shard: int, revision: int) -> CommitRecord | None:
-    """One record, or None where there is none. Raises ValueError for one that is broken."""
+    """One record, or None where there is none. Raises PipelineError for one that cannot be read; it is named."""
+    path = record_path(shard, revision)
     try:
-        return CommitRecord.from_json(storage.read(record_path(shard, revision)).decode())
+        data = storage.read(path)
     except FileNotFoundError:
         return None
+    return _parsed(storage, path, data)
 
 
-def stream_committed(storage: Storage) -> Iterator[CommitRecord]:
+def _parsed(storage: Storage, path: str, data: bytes) -> CommitRecord:
+    with reading(storage, path):
+        return CommitRecord.from_json(data.decode())
+
+
+def stream_committed(
+    storage: Storage, on_damage: Callable[[PipelineError], None] | None = None
+) -> Iterator[CommitRecord]:
     """The records, by shard and revision; a few hundred are held at a time.
 
+    Args:
+        on_damage: is told of a record that cannot be read, which is then left out.
+
     Raises:
-        PipelineError: a record that cannot be read; it is named.
+        PipelineError: a record that cannot be read, without `on_damage`; it is named.
     """
     numbered = []
     for path in storage.list(FOLDER):
@@ -128,9 +141,13 @@ def stream_committed(storage: Storage) -> Iterator[CommitRecord]:
         paths = [record_path(*number) for number in numbered[start : start + _BATCH]]
         for path, data in zip(paths, storage.read_many(paths), strict=True):
             try:
-                yield CommitRecord.from_json(data.decode())
-            except ValueError as error:
-                raise PipelineError(f"{storage.uri}/{path}: {error}") from error
+                record = _parsed(storage, path, data)
+            except PipelineError as error:
+                if on_damage is None:
+                    raise
+                on_damage(error)
+                continue
+            yield record
 
 
 def committed(storage: Storage) -> list[CommitRecord]:

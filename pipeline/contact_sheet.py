@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from PIL import Image, ImageDraw, ImageFont
 
 from pipeline.commits import CommitRecord
+from pipeline.damage import reading
 from pipeline.decoding import decode
 from pipeline.storage import Storage
 
@@ -85,7 +86,7 @@ def cells_of_file(storage: Storage, path: str, counts: Counter[int | None]) -> I
 
     A row group's images are read only where one of them is shown.
     """
-    with storage.open(path) as handle:
+    with storage.open(path) as handle, reading(storage, path):
         parquet = pq.ParquetFile(handle)
         columns = [name for name in ("key", "label") if name in parquet.schema_arrow.names]
         room = COLUMNS if "label" in columns else COLUMNS * UNLABELLED_LINES

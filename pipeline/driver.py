@@ -99,9 +99,11 @@ def generate(
     Raises:
         UsageError: this machine is the whole cluster and cannot hold a worker.
         Unavailable: the cluster is out of reach, no worker can be started, or another driver has taken over.
+        Interrupted: a signal came before anything was begun.
     """
     with signals.held(), connected() as started:
         signals.install()
+        signals.check()
         gpus = gpus_per_worker(job.workers.gpus)
         if started:
             check_machine(job.workers.threads, gpus)

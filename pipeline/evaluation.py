@@ -19,6 +19,7 @@ from torch import Tensor
 from torch_fidelity.metric_fid import KEY_METRIC_FID, fid_statistics_to_metric
 
 from pipeline.commits import CommitRecord, committed
+from pipeline.damage import reading
 from pipeline.decoding import decode
 from pipeline.encoding import LOSSLESS
 from pipeline.errors import PipelineError, UsageError
@@ -127,7 +128,7 @@ def missing_rows(storage: Storage, records: Sequence[CommitRecord]) -> int:
     """How many rows of the manifest, those skipped as bad apart, have no committed image."""
     rows = 0
     for path in storage.list("manifest/"):
-        with storage.open(path) as handle:
+        with storage.open(path) as handle, reading(storage, path):
             rows += pq.read_metadata(handle).num_rows
     return rows - sum(record.written + record.skipped for record in records)
 
@@ -227,7 +228,7 @@ def images_of_file(storage: Storage, path: str, batch: int) -> Iterator[Tensor]:
     Raises:
         PipelineError: an image cannot be read, or differs in size from its neighbours.
     """
-    with storage.open(path) as handle:
+    with storage.open(path) as handle, reading(storage, path):
         for rows in pq.ParquetFile(handle).iter_batches(batch_size=batch, columns=["key", "image"]):
             images = [
                 rgb(image["bytes"], f"{path}: {key}")

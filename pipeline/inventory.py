@@ -55,6 +55,11 @@ class Inventory:
         """Rows that no record covers."""
         return self.rows - self.written - self.failed - self.skipped
 
+    @property
+    def exit_status(self) -> int:
+        """Of a command that leaves the set as it is: 1 where rows failed or were skipped, else 0."""
+        return 1 if self.failed or self.skipped else 0
+
     def add(self, record: CommitRecord) -> None:
         """Counts a record; those of one shard must come by revision."""
         rows = set(record.row_numbers)

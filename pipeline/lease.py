@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pipeline.damage import reading
 from pipeline.errors import Unavailable
 from pipeline.storage import Storage
 
@@ -177,10 +178,11 @@ def current(storage: Storage) -> Holder | None:
         if not number:
             return None
         try:
-            values = json.loads(storage.read(_path(number)))
+            data = storage.read(_path(number))
         except FileNotFoundError:  # removed by the holder of a higher one
             continue
-        return Holder(**values)
+        with reading(storage, _path(number)):
+            return Holder(**json.loads(data))
 
 
 def check_not_superseded(storage: Storage, number: int) -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.damage import reading
 from pipeline.errors import UsageError
 from pipeline.jobfile import shown
 from pipeline.rowchecks import ERROR
@@ -80,9 +81,11 @@ class Index:
 def read_index(storage: Storage) -> Index | None:
     """The index of a manifest that was written whole, or None."""
     try:
-        return Index.from_json(storage.read(INDEX))
+        data = storage.read(INDEX)
     except FileNotFoundError:
         return None
+    with reading(storage, INDEX):
+        return Index.from_json(data)
 
 
 def read_rows(storage: Storage, first_row: int, rows: int) -> Any:
@@ -103,7 +106,7 @@ def read_rows(storage: Storage, first_row: int, rows: int) -> Any:
 
 
 def _part_rows(storage: Storage, part: Part, start: int, stop: int) -> Any:
-    with storage.open(part.file) as file:
+    with storage.open(part.file) as file, reading(storage, part.file):
         parquet = pq.ParquetFile(file)
         starts = np.cumsum([0, *(parquet.metadata.row_group(each).num_rows for each in range(parquet.num_row_groups))])
         wanted = [each for each in range(parquet.num_row_groups) if starts[each] < stop and start < starts[each + 1]]
@@ -116,7 +119,7 @@ def stored_blocks(storage: Storage, index: Index) -> Iterator[Any]:
 
     def groups() -> Iterator[Any]:
         for part in index.parts:
-            with storage.open(part.file) as file:
+            with storage.open(part.file) as file, reading(storage, part.file):
                 parquet = pq.ParquetFile(file)
                 for group in range(parquet.num_row_groups):
                     yield parquet.read_row_group(group)

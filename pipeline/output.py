@@ -7,6 +7,7 @@ import re
 from datetime import datetime, timezone
 from typing import Any
 
+from pipeline.damage import reading
 from pipeline.errors import UsageError
 from pipeline.report import software
 from pipeline.spec import Job, differences
@@ -38,11 +39,12 @@ def remove_set(storage: Storage) -> None:
 
 
 def read_job(storage: Storage) -> tuple[Job, int]:
-    """The job that made the set, and its rows. Raises UsageError where there is none."""
+    """The job that made the set, and its rows. Raises UsageError where there is none, PipelineError for half of one."""
     document = _read(storage)
     if document is None:
         raise UsageError(f"{storage.uri}: there is no {JOB}, so this is not a data set of `specdiff run`")
-    return Job.model_validate(document["job"]), document["manifest"]["rows"]
+    with reading(storage, JOB):
+        return Job.model_validate(document["job"]), int(document["manifest"]["rows"])
 
 
 def check_same_set(storage: Storage, identity: dict[str, Any]) -> None:
@@ -56,7 +58,8 @@ def check_same_set(storage: Storage, identity: dict[str, Any]) -> None:
         if storage.list("commits/"):
             raise UsageError(f"{storage.uri}: there are commit records but no {JOB}; choose another output")
         return
-    found = differences(document["identity"], identity)
+    with reading(storage, JOB):
+        found = differences(document["identity"], identity)
     if found:
         listed = "\n".join(f"  {each}" for each in found)
         raise UsageError(
@@ -94,7 +97,8 @@ def _read(storage: Storage) -> dict[str, Any] | None:
         data = storage.read(JOB)
     except FileNotFoundError:
         return None
-    document: dict[str, Any] = json.loads(data)
-    if document.get("format") != FORMAT:
-        raise UsageError(f"{storage.uri}/{JOB}: not of format {FORMAT}; use the version of specdiff that wrote it")
+    with reading(storage, JOB):
+        document: dict[str, Any] = json.loads(data)
+        if document["format"] != FORMAT:
+            raise UsageError(f"{storage.uri}/{JOB}: not of format {FORMAT}; use the version of specdiff that wrote it")
     return document

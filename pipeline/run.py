@@ -36,12 +36,13 @@ class Prepared:
     batch_rows: int
 
 
-def run(job: Job, *, limit: int | None, retry_failed: bool, say: Say) -> int:
+def run(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
     """Makes what is missing, evaluates the set, writes the report, and prints a summary.
 
     Args:
         limit: only the first so many rows; all of them for None.
         retry_failed: whether rows that failed in earlier runs are tried again.
+        signals: entered by the caller.
         say: prints a line for the user.
 
     Returns:
@@ -52,17 +53,16 @@ def run(job: Job, *, limit: int | None, retry_failed: bool, say: Say) -> int:
         Interrupted: a signal ended it; the same command goes on.
     """
     asked = (limit, retry_failed)
-    with Signals() as signals:
-        lines: list[str] = []
-        try:
-            # A finished set is found to be so without a word to other drivers.
-            status = _run(job, LeasedStorage(job.output.uri, None), *asked, signals, lines.append)
-        except NotHeld:
-            with Lease(Storage(job.output.uri), job.output.lease_timeout) as lease:
-                return _run(job, LeasedStorage(job.output.uri, lease), *asked, signals, say)
-        for line in lines:
-            say(line)
-        return status
+    lines: list[str] = []
+    try:
+        # A finished set is found to be so without a word to other drivers.
+        status = _run(job, LeasedStorage(job.output.uri, None), *asked, signals, lines.append)
+    except NotHeld:
+        with Lease(Storage(job.output.uri), job.output.lease_timeout) as lease:
+            return _run(job, LeasedStorage(job.output.uri, lease), *asked, signals, say)
+    for line in lines:
+        say(line)
+    return status
 
 
 def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
@@ -77,8 +77,9 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
         say("nothing to generate: every row asked for is done")
     else:
         # Imported only here: a run that finds nothing to do does without Ray.
-        from pipeline.driver import generate
-
+        with signals.held():
+            from pipeline.driver import generate
+        signals.check()
         storage.lease()
         done = generate(job, storage, inventory, prepared.batch_rows, rows, retry_failed, signals)
         given_up = done.given_up
@@ -111,7 +112,7 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
         None, [*(f"shard {piece.shard} failed: {why}" for piece, why in given_up), problem, out_of_time]
     ):
         say(line)
-    return 1 if given_up or inventory.failed or inventory.skipped or problem or out_of_time else 0
+    return 1 if given_up or problem or out_of_time else inventory.exit_status
 
 
 def prepare(job: Job, storage: Storage) -> Prepared:
@@ -135,8 +136,10 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
     """The job's target, and the rows of every network call.
 
     Raises:
-        UsageError: an unknown target or settings that it refuses, or an evaluation that could not be done.
+        UsageError: an unknown target or settings that it refuses, an output of a kind that there is none of, or an
+            evaluation that could not be done.
     """
+    Storage(job.output.uri)
     try:
         info = specdiff.inspect_target(job.target.name, **job.target.settings())
     except ValueError as error:
@@ -152,8 +155,8 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
     return info, sampler.batch_rows or sampler.lanes * (drafts + 1)
 
 
-def evaluate_again(uri: str, partial: bool) -> list[str]:
-    """Scores a data set that is there and writes its report anew. Returns the summary.
+def evaluate_again(uri: str, partial: bool) -> tuple[list[str], int]:
+    """Scores a data set that is there and writes its report anew. Returns the summary and the exit status.
 
     Raises:
         UsageError: there is no data set, or its job asks for no evaluation.
@@ -166,7 +169,7 @@ def evaluate_again(uri: str, partial: bool) -> list[str]:
     inventory = Inventory.of(storage, rows, job.output.shard_size)
     metrics = evaluate(storage, job, partial, *_devices(job))
     report = write_report(storage, job, {"metrics": metrics, "sampler": inventory.stats.to_dict()})
-    return summary(storage, inventory, report)
+    return summary(storage, inventory, report), inventory.exit_status
 
 
 def summary(storage: Storage, inventory: Inventory, report: dict[str, Any]) -> list[str]:

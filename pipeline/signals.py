@@ -56,12 +56,24 @@ class Signals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """For code that must not be left in the middle, such as Ray's: an exception there is not passed on as it is."""
+        """For code that must not be left in the middle, such as Ray's: an exception there is not passed on as it is.
+
+        As Ray starts, it takes SIGTERM over and exits with its number; that is turned back into `Interrupted`.
+        """
         self._held = True
         try:
             yield
+        except SystemExit as error:
+            if error.code != signal.SIGTERM:
+                raise
+            raise Interrupted(signal.SIGTERM) from None
         finally:
             self._held = False
+
+    def check(self) -> None:
+        """Raises Interrupted where a signal was noted."""
+        if self.received is not None:
+            raise Interrupted(self.received)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._held:

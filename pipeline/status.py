@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
+from pipeline.damage import reading
 from pipeline.failures import FAILURES
 from pipeline.inventory import Inventory
 from pipeline.lease import current
@@ -16,8 +17,8 @@ from pipeline.storage import Storage
 REASONS = 5  # reasons of failures that are listed, the most frequent
 
 
-def status(uri: str) -> tuple[list[str], bool]:
-    """Lines for the screen, and whether every row has its image.
+def status(uri: str) -> tuple[list[str], int]:
+    """Lines for the screen, and the exit status: 0 where every row has its image, else 1.
 
     Raises:
         UsageError: there is no data set.
@@ -33,7 +34,7 @@ def status(uri: str) -> tuple[list[str], bool]:
     if inventory.failed or inventory.skipped:
         lines.append(f"failures  {inventory.failed} rows failed, {inventory.skipped} were skipped as bad")
     lines += [*_driver(storage), *_reasons(storage)]
-    return lines, inventory.written == rows
+    return lines, 1 if inventory.missing else inventory.exit_status
 
 
 def _driver(storage: Storage) -> Iterator[str]:
@@ -57,6 +58,7 @@ def _reasons(storage: Storage) -> Iterator[str]:
         lines = storage.read(FAILURES).splitlines()
     except FileNotFoundError:
         return
-    counted = Counter((failure["kind"], failure["reason"]) for failure in map(json.loads, lines))
+    with reading(storage, FAILURES):
+        counted = Counter((failure["kind"], failure["reason"]) for failure in map(json.loads, lines))
     for (kind, reason), count in counted.most_common(REASONS):
         yield f"  {count} × {kind}: {reason}"

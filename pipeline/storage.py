@@ -30,7 +30,8 @@ class Storage:
     Paths are relative to the folder and use `/`. An instance may be shared by threads; pickling it sends the URI alone,
     so that no connection ever crosses a process. Credentials and endpoint of S3 come from the environment (`AWS_…`).
 
-    Every method raises `Unavailable` when the storage cannot be reached, refuses access, or has no such bucket.
+    Every method raises `Unavailable` when the storage cannot be reached, refuses access, or has no such bucket, and
+    `UsageError` where there can be no such folder.
     """
 
     def __init__(self, uri: str) -> None:
@@ -204,8 +205,8 @@ class _Local:
         with self._reachable():
             try:
                 os.makedirs(folder, exist_ok=True)
-            except FileExistsError:  # not the name that is wanted is taken, but that of a folder on the way
-                raise Unavailable(f"{folder}: a file is in the way of this folder") from None
+            except (FileExistsError, FileNotFoundError) as error:  # a link to nowhere, or a place such as /proc
+                raise UsageError(f"{folder}: this folder cannot be made ({error.strerror}); choose another") from None
             try:
                 with open(temporary, "xb") as file:
                     write(file)
@@ -237,11 +238,16 @@ class _Local:
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
-        """Lets answers about one file pass; everything else the disk complains of is `Unavailable`."""
+        """Lets answers about one file pass; everything else the disk complains of is `Unavailable`.
+
+        A file in the way of a folder is there to stay, and so a UsageError.
+        """
         try:
             yield
         except (FileExistsError, FileNotFoundError):
             raise
+        except NotADirectoryError as error:
+            raise UsageError(f"{error.filename}: a file is in the way of this folder; choose another") from None
         except OSError as error:
             raise Unavailable(f"{error.filename or self._root}: {error.strerror or error}") from error
 

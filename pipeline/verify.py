@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from pipeline.commits import CommitRecord, stream_committed
+from pipeline.damage import reading
 from pipeline.decoding import decode
 from pipeline.encoding import LOSSLESS, pixel_sha256
 from pipeline.errors import PipelineError, UsageError
@@ -89,7 +90,7 @@ def verify(uri: str, *, deep: bool) -> Findings:
     named: set[str] = set()
     records: list[CommitRecord] = []
     chance = random.Random(0)
-    for count, record in enumerate(stream_committed(storage)):
+    for count, record in enumerate(stream_committed(storage, lambda error: findings.add(str(error)))):
         if record.file in named:
             findings.add(f"{record.file} belongs to two records, the second of them {record.path}")
         named.add(record.file)
@@ -133,7 +134,7 @@ def _check_record(storage: Storage, job: Job, record: CommitRecord, state: bytea
         findings.add(f"{record.path} covers rows beyond the manifest's {len(state)}")
         return
     table = read_rows(storage, numbers[0], numbers[-1] - numbers[0] + 1)
-    table = table.take(pa.array([row - numbers[0] for row in numbers]))
+    table = table.take(pa.array([row - numbers[0] for row in numbers], pa.int64()))
     bad = {row for row, error in zip(numbers, table[ERROR].to_pylist(), strict=True) if error is not None}
     failed = {each.row for each in record.failed}
     written = [row for row in numbers if row not in bad and row not in failed]
@@ -145,9 +146,13 @@ def _check_record(storage: Storage, job: Job, record: CommitRecord, state: bytea
             if state[row] not in (_MISSING, _FAILED):
                 findings.add(f"row {row} is recorded twice, the second time in {record.path}")
             state[row] = kind
-    expected = table.drop_columns([ERROR]).take(pa.array([i for i, row in enumerate(numbers) if row in set(written)]))
-    for problem in _file_problems(storage, record, expected, job.output.image_format):
-        findings.add(f"{record.file}: {problem}")
+    position = {row: i for i, row in enumerate(numbers)}
+    expected = table.drop_columns([ERROR]).take(pa.array([position[row] for row in written], pa.int64()))
+    try:
+        for problem in _file_problems(storage, record, expected, job.output.image_format):
+            findings.add(f"{record.file}: {problem}")
+    except PipelineError as error:
+        findings.add(str(error))
 
 
 def _file_problems(storage: Storage, record: CommitRecord, expected: Any, image_format: str) -> Iterator[str]:
@@ -159,7 +164,7 @@ def _file_problems(storage: Storage, record: CommitRecord, expected: Any, image_
     if found != record.file_sha256:
         yield f"has sha256 {found}, and {record.file_sha256} was written"
         return
-    with storage.open(record.file) as file:
+    with storage.open(record.file) as file, reading(storage, record.file):
         parquet = pq.ParquetFile(file)
         if parquet.metadata.num_rows != len(expected):
             yield f"holds {parquet.metadata.num_rows} rows, not {len(expected)}"

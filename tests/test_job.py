@@ -226,6 +226,27 @@ def test_case_12_a_terminated_driver_is_continued(unbroken: Storage, tmp_path: P
     assert len(images(storage)) == rows
 
 
+@pytest.mark.parametrize(
+    ("number", "begun", "delay"),
+    [
+        (signal.SIGINT, "pipeline/signals.py", 0.3),  # modules are imported
+        (signal.SIGTERM, "ray/_private/node.py", 1.5),  # Ray starts, and has taken SIGTERM over
+    ],
+)
+def test_case_12_a_signal_as_a_run_begins(tmp_path: Path, number: int, begun: str, delay: float) -> None:
+    job = job_file(tmp_path, target={"name": "fashion-mnist", "steps": 5})
+    command = [sys.executable, "-v", "-m", "pipeline.cli", "run", str(job), "--limit", "4"]
+    process = subprocess.Popen(
+        command, env={**os.environ, "RAY_ADDRESS": ""}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    assert any(begun in line for line in process.stdout)
+    threading.Timer(delay, process.send_signal, [number]).start()
+    output, status = finish(process)
+    assert status == 128 + number, output[-2000:]
+    assert "the same command goes on" in output
+
+
 def test_limit_makes_a_prefix_of_the_same_set(unbroken: Storage, tmp_path: Path) -> None:
     job = job_file(tmp_path)
     storage = Storage(str(tmp_path / "job"))
@@ -257,6 +278,22 @@ def test_evaluate_scores_again_and_refuses_what_is_no_set(unbroken: Storage, tmp
     result = CliRunner().invoke(main, ["evaluate", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 2
     assert "job.json" in result.output
+
+
+def test_evaluate_tells_of_rows_without_an_image(unbroken: Storage, tmp_path: Path) -> None:
+    """A set that is whole but for a bad row: its evaluation, and a look at it, end with 1 as its run did."""
+    (tmp_path / "rows.csv").write_text("seed,label\n1,1\n-1,1\n3,3\n")
+    job = job_file(
+        tmp_path,
+        target={"name": "fashion-mnist", "steps": 5},
+        manifest={"path": str(tmp_path / "rows.csv"), "on_bad_row": "skip"},
+        evaluate={"extractor": "fashion-mnist", "reference": "fashion-mnist"},
+    )
+    assert run(job).exit_code == 1
+    for command in ("evaluate", "status"):
+        result = CliRunner().invoke(main, [command, str(tmp_path / "job")], catch_exceptions=False)
+        assert result.exit_code == 1, result.output
+        assert "1 were skipped as bad" in result.output
 
 
 def failures(storage: Storage) -> list[dict[str, Any]]:
@@ -467,6 +504,23 @@ def test_what_is_wrong_is_said_before_anything_starts(
     assert result.exit_code == status, result.output
     assert message in result.output
     assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("folder", ["file", "link", "/proc/x"])
+def test_an_output_that_cannot_be_made_is_refused(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "set")
+    result = run(job_file(tmp_path), "--output", str(tmp_path / folder))
+    assert result.exit_code == 2, result.output
+    assert str(tmp_path / folder) in result.output
+    assert "choose another" in result.output
+
+
+def test_check_refuses_an_output_that_run_refuses(tmp_path: Path) -> None:
+    job = job_file(tmp_path, output={"uri": "gs://x/y"})
+    result = CliRunner().invoke(main, ["check", str(job)], catch_exceptions=False)
+    assert result.exit_code == 2, result.output
+    assert "gs://x/y: only local folders and s3://" in result.output
 
 
 def test_check_targets_and_schema(tmp_path: Path) -> None:

@@ -114,10 +114,16 @@ def test_a_local_folder_is_absolute_and_other_schemes_are_refused(
         Storage("gs://bucket/out")
 
 
-def test_a_local_disk_that_refuses_is_unavailable(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_the_users_to_change(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Unavailable, match="in the way"):
-        Storage(str(tmp_path / "file")).create("a", b"")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "set")
+    for folder in (tmp_path / "file", tmp_path / "file" / "set", tmp_path / "link", Path("/proc/x")):
+        for path in ("a", "b/c"):
+            with pytest.raises(UsageError, match="choose another") as refusal:
+                Storage(str(folder)).create(path, b"")
+            assert str(folder) in str(refusal.value) or str(tmp_path / "file") in str(refusal.value)
+    with pytest.raises(UsageError, match="in the way"):
+        Storage(str(tmp_path / "file")).read("a")
 
 
 @pytest.fixture

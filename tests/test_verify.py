@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from test_job import pictures, run
 
@@ -154,6 +155,23 @@ def test_failed_rows_are_told(cluster: str, tmp_path: Path) -> None:
     assert "1 × sample: " in result.output
 
 
+def test_shards_without_an_image_are_no_damage(cluster: str, tmp_path: Path) -> None:
+    """One shard of bad rows, one whose only row failed, one that is whole."""
+    (tmp_path / "rows.csv").write_text("seed\n-1\n-2\n-3\n-4\n5\n6\n7\n8\n")
+    job = pictures(tmp_path, "pictures-nan")
+    job.write_text(
+        yaml.safe_dump(
+            yaml.safe_load(job.read_text()) | {"manifest": {"path": str(tmp_path / "rows.csv"), "on_bad_row": "skip"}}
+        )
+    )
+    assert run(job, "--limit", "5").exit_code == 1
+    assert run(job).exit_code == 1
+    result = invoke("verify", str(tmp_path / "set"), "--deep")
+    assert result.exit_code == 1
+    assert "3 have an image, 1 failed, 4 are bad, 0 are missing" in result.output
+    assert "3 rows were made again: they are the same" in result.output, "no problem was found"
+
+
 @pytest.mark.parametrize("image_format", ["jpeg", "webp"])
 def test_sets_of_other_formats(cluster: str, tmp_path: Path, image_format: str) -> None:
     assert run(pictures(tmp_path, "pictures"), "--set", f"output.image_format={image_format}").exit_code == 0
@@ -207,6 +225,52 @@ def test_clean_aborts_uploads_and_waits_for_the_driver(whole: Path, storage: Sto
         left = client.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix).get("Uploads", [])
         assert [upload["Key"] for upload in left] == [f"{prefix}/data/notes.parquet"]
     assert invoke("verify", storage.uri).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "commands", "remedy"),
+    [
+        ("job.json", ["run", "evaluate", "verify", "status"], "restore it"),
+        ("manifest.json", ["run", "verify"], "restore it"),
+        ("manifest/part-00000.parquet", ["run", "evaluate"], "restore it"),
+        ("commits/part-00001.json", ["run", "evaluate", "verify", "status"], "remove it, and `specdiff run`"),
+        ("data/part-00000.parquet", ["evaluate"], "remove it and its record in commits/"),
+        ("lease/0001.json", ["status", "run"], "remove it if no driver"),
+        ("failures.jsonl", ["status"], "remove it, and `specdiff run`"),
+        ("report/report.json", [], ""),
+    ],
+)
+def test_half_a_file_is_named(copy: Path, file: str, commands: list[str], remedy: str) -> None:
+    """By every command that reads it; the others go on without."""
+    document = json.loads((copy / "job.json").read_text())
+    document["job"]["evaluate"] = {"extractor": "fashion-mnist", "reference": "fashion-mnist"}
+    (copy / "job.json").write_text(json.dumps(document))
+    if file == "failures.jsonl":
+        (copy / file).write_text('{"row": 1, "kind": "sample", "reason": "none"}\n')
+    data = (copy / file).read_bytes()
+    (copy / file).write_bytes(data[: len(data) // 2])
+    options = {"run": [str(copy.parent / "job.yaml")], "verify": [str(copy), "--deep"]}
+    pictures(copy.parent, "pictures")
+    for command in ("evaluate", "verify", "status", "run"):
+        result = invoke(command, *options.get(command, [str(copy)]))
+        told = f"{file} is damaged" in result.output
+        assert told == (command in commands), (command, result.output)
+        assert not told or (remedy in result.output and result.exit_code == 1)
+    if file.startswith("commits/"):
+        assert "8 have an image, 0 failed, 0 are bad, 4 are missing" in invoke("verify", str(copy)).output
+
+
+def test_a_damaged_data_file_is_a_finding_among_others(copy: Path) -> None:
+    """Its record agrees with it, so that only Parquet can tell; the files after it are looked at too."""
+    (first, _, last) = committed(Storage(str(copy)))
+    file = copy / first.file
+    file.write_bytes(file.read_bytes()[:-10])
+    amend(copy, first, replace(first, file_sha256=file_sha256(str(file))))
+    (copy / last.file).unlink()
+    result = invoke("verify", str(copy))
+    assert result.exit_code == 1, result.output
+    assert f"{first.file} is damaged" in result.output
+    assert f"{last.file}: is gone" in result.output
 
 
 def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
