@@ -47,6 +47,15 @@ def read_job(storage: Storage) -> tuple[Job, int]:
         return Job.model_validate(document["job"]), int(document["manifest"]["rows"])
 
 
+def stored_batch_rows(storage: Storage) -> int | None:
+    """The rows of every network call by which the set that is there is made, or None where there is none."""
+    document = _read(storage)
+    if document is None:
+        return None
+    with reading(storage, JOB):
+        return int(document["identity"]["sampler"]["batch_rows"])
+
+
 def check_same_set(storage: Storage, identity: dict[str, Any]) -> None:
     """Refuses an output that holds another set.
 

@@ -16,7 +16,7 @@ from pipeline.failures import FAILURES, write_failures
 from pipeline.inventory import Inventory
 from pipeline.lease import Lease, LeasedStorage, NotHeld
 from pipeline.manifest import Manifest, normalise
-from pipeline.output import check_same_set, read_job, remove_set, write_job
+from pipeline.output import check_same_set, read_job, remove_set, stored_batch_rows, write_job
 from pipeline.report import read_report, write_report
 from pipeline.scheduler import Piece
 from pipeline.signals import Interrupted, Signals
@@ -125,6 +125,9 @@ def prepare(job: Job, storage: Storage) -> Prepared:
     info, batch_rows = checked(job)
     if job.output.overwrite:
         remove_set(storage)
+    if job.sampler.batch_rows is None:
+        # A set goes on with its own, whatever the lanes are now: its bytes depend on the rows of a call alone.
+        batch_rows = stored_batch_rows(storage) or batch_rows
     check_same_set(storage, identity(job, info, batch_rows, ""))
     manifest = normalise(job, info, storage)
     counts = {"rows": manifest.rows, "bad": manifest.bad, "digest": manifest.digest}

@@ -21,7 +21,7 @@ from pipeline.encoding import LOSSLESS, pixel_sha256
 from pipeline.errors import PipelineError, UsageError
 from pipeline.manifest import read_rows, to_requests
 from pipeline.manifest_store import Index, read_index
-from pipeline.output import read_job
+from pipeline.output import read_job, stored_batch_rows
 from pipeline.rowchecks import ERROR
 from pipeline.spec import Job
 from pipeline.storage import Storage
@@ -240,7 +240,9 @@ def _check_again(storage: Storage, job: Job, records: list[CommitRecord], findin
     if not requests:
         return
     torch.set_num_threads(job.workers.threads)
-    _, batch_rows = checked(job)
+    checked(job)
+    batch_rows = stored_batch_rows(storage)
+    assert batch_rows is not None
     for sample in sampler_of(job, batch_rows, device).stream(requests):
         record, row = chosen[sample.key]
         sha256 = None if sample.image is None else pixel_sha256(sample.image)

@@ -268,6 +268,25 @@ def test_case_13_another_setting_is_refused_and_named(unbroken: Storage) -> None
     assert "sampler.draft_length: 7 there, 3 here" in result.output
 
 
+def test_other_lanes_go_on_with_the_rows_of_a_call_that_the_set_has(unbroken: Storage, tmp_path: Path) -> None:
+    job = job_file(tmp_path)
+    storage = Storage(str(tmp_path / "job"))
+    assert run(job, "--limit", "7").exit_code == 0
+    result = run(job, "--set", "sampler.lanes=3")
+    assert result.exit_code == 0, result.output
+    assert hashes(storage) == hashes(unbroken)
+    result = CliRunner().invoke(main, ["verify", "--deep", storage.uri], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "rows were made again: they are the same" in result.output
+    result = run(job, "--set", "sampler.lanes=3", "--set", "sampler.draft_length=3")
+    assert result.exit_code == 2
+    assert "sampler.draft_length: 7 there, 3 here" in result.output
+    assert "batch_rows" not in result.output, "which nobody set"
+    result = run(job, "--set", "sampler.batch_rows=24")
+    assert result.exit_code == 2
+    assert "sampler.batch_rows: 64 there, 24 here" in result.output
+
+
 def test_evaluate_scores_again_and_refuses_what_is_no_set(unbroken: Storage, tmp_path: Path) -> None:
     before = json.loads(unbroken.read("report/report.json"))
     result = CliRunner().invoke(main, ["evaluate", unbroken.uri], catch_exceptions=False)
