@@ -93,6 +93,7 @@ class Chaos:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", [0])
 def test_case_10_chaos(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     plain = job_file(
