@@ -104,11 +104,6 @@ class Sampler:
         self.orthogonal = orthogonal
         self.record_steps = tuple(record_steps)
         self.device = torch.device(getattr(target, "device", "cpu"))
-        if drafter == "picard" and verification == "block":
-            raise ValueError(
-                "drafter='picard' is biased under block verification, which has looked at the noise of steps that are "
-                "then drafted again; take verification='reflection' or 'token'"
-            )
         self.drafter = _drafter(drafter, target, held, reuse, gain) if draft_length else None
         self.verification = _verification(verification, correction)
 
