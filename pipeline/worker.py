@@ -1,9 +1,8 @@
 """The actor that owns one device: rows in, committed files out.
 
-Three threads share the work. The caller's reads the rows of a new piece; the sampling thread keeps the lanes full,
-taking the next piece's rows while the last rows of the one before are still in progress; the background thread encodes
-images and publishes finished pieces, so that sampling never waits for them. What is held is bounded by the pieces
-submitted.
+Threads share the work. The caller's reads the rows of a new piece; the sampling thread keeps the lanes full, taking the
+next piece's rows while the last rows of the one before are still in progress; others encode images, and one publishes
+finished pieces, so that sampling never waits for them. What is held is bounded by the pieces submitted.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import ray
 import torch
 from numpy.typing import NDArray
 
@@ -37,6 +37,14 @@ from pipeline.shard import StoredImage
 from pipeline.spec import Job
 from pipeline.storage import Storage
 from specdiff import Request, Run, Sample, Stats
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node of the cluster, by Ray's name for it, and its host."""
+
+    node: str
+    host: str
 
 
 @dataclass(frozen=True)
@@ -94,17 +102,12 @@ class Worker:
     """Samples, encodes and commits the pieces it is given. Its methods may be called from several threads."""
 
     def __init__(self, job: Job, uri: str, lease: int, batch_rows: int, device: str) -> None:
-        """Builds target and sampler on the device. Nothing is written once there is a lease beyond number `lease`.
-
-        Raises:
-            ValueError: the sampler refuses the job's settings.
-        """
+        """Uses no device yet. Nothing is ever written once there is a lease beyond number `lease`."""
         self._job = job
         self._storage = Storage(uri)
         self._lease = lease
-        self._sampler = sampler_of(job, batch_rows, device)
-        self._device = device_kind(device)
-        self._software = software()
+        self._batch_rows = batch_rows
+        self._device_name = device
 
         self._changed = threading.Condition()  # guards all that follows
         self._queue: deque[_Open] = deque()  # pieces with waiting rows
@@ -114,12 +117,23 @@ class Worker:
         self._ending = False
         self._fault: str | None = None
 
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="publish")
-        threading.Thread(target=self._run, name="sample", daemon=True).start()
+        self._encoders = ThreadPoolExecutor(job.workers.threads, thread_name_prefix="encode")
+        self._publisher = ThreadPoolExecutor(1, thread_name_prefix="publish")
 
-    def describe(self) -> dict[str, Any]:
-        """Process and kind of device; the answer says that the worker is ready."""
-        return {"pid": os.getpid(), "node": platform.node(), "device": self._device}
+    def place(self) -> Place:
+        """Where the worker is."""
+        return Place(ray.get_runtime_context().get_node_id(), platform.node())
+
+    def prepare(self) -> None:
+        """Builds target and sampler on the device, and begins to wait for pieces.
+
+        Raises:
+            ValueError: the sampler refuses the job's settings.
+        """
+        self._sampler = sampler_of(self._job, self._batch_rows, self._device_name)
+        self._device = device_kind(self._device_name)
+        self._software = software()
+        threading.Thread(target=self._run, name="sample", daemon=True).start()
 
     def submit(self, piece: Piece, attempt: int) -> None:
         """Adds a piece to the queue. Whatever goes wrong becomes the piece's outcome."""
@@ -129,7 +143,7 @@ class Worker:
             self._end(Outcome(piece, "failed", reason=reason_of(error)))
             return
         if not opened.missing:
-            self._background.submit(self._publish, opened)
+            self._publisher.submit(self._publish, opened)
             return
         with self._changed:
             if self._ending:
@@ -185,7 +199,7 @@ class Worker:
                     if opened is not None:
                         opened.stats += _lane_counters(run.stats, recorded)
                         recorded = run.stats + Stats()
-                        self._background.submit(self._publish, opened)
+                        self._publisher.submit(self._publish, opened)
                 with self._changed:
                     self._rounds += 1
         except Exception as error:
@@ -225,7 +239,7 @@ class Worker:
             return self._settle(opened, slot, FailedRow(opened.number(slot), sample.key, sample.seed, reason))
         steps = len(self._sampler.target.transitions)
         opened.stats += Stats(1, 0, steps, sample.rounds, sample.calls, sample.evaluations)
-        stored = self._background.submit(stored_image, sample.image, sample, self._job.output.image_format)
+        stored = self._encoders.submit(stored_image, sample.image, sample, self._job.output.image_format)
         return self._settle(opened, slot, stored)
 
     def _settle(self, opened: _Open, slot: int, result: Future[StoredImage] | FailedRow) -> _Open | None:
