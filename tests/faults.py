@@ -87,7 +87,7 @@ class Untold(Pictures):
 
 
 class BadNode(Pictures):
-    """On the node whose name is in the file `bad-node` among the marks, nothing can be published."""
+    """On the node whose name is in the file `bad-node` among the marks, nothing can be published; others come later."""
 
     def __init__(self, fault: Callable[[], bool], **settings: Any) -> None:
         import ray
@@ -97,10 +97,13 @@ class BadNode(Pictures):
         super().__init__(fault, **settings)
 
         def publish(publication: Publication) -> CommitRecord:
+            first_time("bad-node-used")
             raise OSError("no space left on device")
 
         if ray.get_runtime_context().get_node_id() == Path(os.environ[MARKS], "bad-node").read_text():
             pipeline.worker.publish = publish
+        while pipeline.worker.publish is not publish and not Path(os.environ[MARKS], "bad-node-used").exists():
+            time.sleep(0.1)
 
 
 def first_time(name: str) -> bool:
