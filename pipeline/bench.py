@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from pipeline.evaluation import BATCH, Moments, fid, load_reference
 from pipeline.extractors import load_extractor
 from pipeline.manifest import normalise, read_rows, to_requests
 from pipeline.run import checked
+from pipeline.scratch import scratch_folder
 from pipeline.spec import EvaluateSpec, Job
 from pipeline.storage import Storage
 from specdiff.bench import Entry, entries, measure
@@ -123,7 +123,7 @@ def _load(name: str, device: str, settings: dict[str, Any], *, steps: int, **mor
 
 def _requests(job: Job, info: TargetInfo, count: int) -> list[Request]:
     """The first good rows of the job's manifest."""
-    with tempfile.TemporaryDirectory(prefix="specdiff-bench-") as folder:
+    with scratch_folder() as folder:
         storage = Storage(folder)
         rows = normalise(job, info, storage).rows
         found = [request for _, request in to_requests(read_rows(storage, 0, rows))]

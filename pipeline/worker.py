@@ -7,9 +7,7 @@ finished pieces, so that sampling never waits for them. What is held is bounded 
 
 from __future__ import annotations
 
-import os
 import platform
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -33,6 +31,7 @@ from pipeline.publish import Publication, Taken, publish
 from pipeline.report import software
 from pipeline.rowchecks import ERROR
 from pipeline.scheduler import Piece
+from pipeline.scratch import scratch_file
 from pipeline.shard import StoredImage
 from pipeline.spec import Job
 from pipeline.storage import Storage
@@ -284,11 +283,10 @@ class Worker:
             counters=opened.stats.to_dict(),
         )
         rows = opened.rows.drop_columns([ERROR]).take(pa.array(list(images), pa.int64()))
-        descriptor, local_path = tempfile.mkstemp(prefix="specdiff-", suffix=".parquet")
-        os.close(descriptor)
         try:
             check_not_superseded(self._storage, self._lease)
-            record = publish(Publication(self._storage, record, rows, list(images.values()), local_path))
+            with scratch_file() as local_path:
+                record = publish(Publication(self._storage, record, rows, list(images.values()), local_path))
         except Taken:
             # Another driver was quicker. If it did the same rows, they are done.
             there = CommitRecord.from_json(self._storage.read(record.path).decode())
