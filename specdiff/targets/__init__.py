@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from specdiff.targets.base import Target, TargetInfo
 from specdiff.targets.fashion_mnist.target import FashionMNIST
 from specdiff.targets.gaussian_mixture import GaussianMixture
+from specdiff.targets.null import Null
 
 __all__ = ["GaussianMixture", "Target", "TargetInfo", "inspect_target", "load_target", "register", "registered_targets"]
 
@@ -22,7 +23,7 @@ class Factory(Protocol):
     def __call__(self, *, device: str, **settings: Any) -> Target: ...
 
 
-_REGISTRY: dict[str, Any] = {"fashion-mnist": FashionMNIST}
+_REGISTRY: dict[str, Any] = {"fashion-mnist": FashionMNIST, "noise": Null}
 
 
 def register(name: str, factory: Callable[..., Target]) -> None:
