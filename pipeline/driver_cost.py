@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +66,7 @@ def measure(rows: int) -> dict[str, Any]:
         if process.returncode:
             raise RuntimeError(f"the job ended with exit status {process.returncode}")
     counted = [each for each in seen if each.shards >= shards / 100]
-    first, last = counted[0], counted[-1]
+    first, last = ends(counted)
     tenths = [
         [each for each in counted if each.shards <= 0.1 * shards] or counted[:1],
         [each for each in counted if each.shards >= 0.9 * shards] or counted[-1:],
@@ -83,6 +83,11 @@ def measure(rows: int) -> dict[str, Any]:
             for name in ("driver", "worker")
         },
     }
+
+
+def ends(seen: Sequence[Seen]) -> tuple[Seen, Seen]:
+    """Two looks, each right after a shard was committed, between which as much was spent as their shards cost."""
+    return seen[0], next(each for each in seen if each.shards == seen[-1].shards)
 
 
 def watch(process: subprocess.Popen[bytes], commits: Path, workers: int) -> Iterator[Seen]:

@@ -59,7 +59,11 @@ hook = {"worker_process_setup_hook": "faults.register_targets"}
 ray.init(address=cluster.address, log_to_driver=False, runtime_env=hook)
 bad = next(node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU"))
 Path(os.environ[faults.MARKS], "bad-node").write_text(bad)
-main(["run", sys.argv[1]])
+try:
+    main(["run", sys.argv[1]])
+finally:
+    ray.shutdown()
+    cluster.shutdown()  # and forgets its address, where others on this machine would look for it
 """
 
 

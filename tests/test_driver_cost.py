@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.driver_cost import measure, watch
+from pipeline.driver_cost import ends, measure, watch
 
 RECORD = Path(__file__).parent.parent / "docs" / "records" / "driver-cost.json"
 ROWS, SHARD_SIZE, STEPS = 208, 16, 50
@@ -71,7 +71,7 @@ def test_nearly_all_cpu_time_makes_images(tmp_path: Path) -> None:
             if edge <= each.shards * SHARD_SIZE <= ROWS - edge
         ]
     assert process.returncode == 0
-    first, last = seen[0], seen[-1]
+    first, last = ends(seen)
     spent = last.driver_s + last.workers_s - first.driver_s - first.workers_s
     efficiency = (last.shards - first.shards) * SHARD_SIZE / spent / ((before + bare()) / 2)
     print(f"efficiency {efficiency:.3f}")
