@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -128,6 +129,55 @@ def run(
         spec = load_job(job, _overridden(overrides, output, workers))
         status = run_job(spec, date, limit=limit, retry_failed=retry_failed, signals=signals, say=click.echo)
     click.get_current_context().exit(status)
+
+
+@main.command()
+@_run_options
+@click.option(
+    "--address",
+    envvar="RAY_API_SERVER_ADDRESS",
+    default="http://127.0.0.1:8265",
+    show_default=True,
+    show_envvar=True,
+    help="The cluster's dashboard.",
+)
+@click.option("--wait", "then", flag_value="wait", help="Follow the job, and end with its exit status.")
+@click.option("--logs", "then", flag_value="logs", help="Print what the last attempt has printed, and submit nothing.")
+@click.option("--stop", "then", flag_value="stop", help="End the attempt that runs, and submit nothing.")
+def submit(
+    job: str,
+    output: str | None,
+    workers: int | None,
+    limit: int | None,
+    retry_failed: bool,
+    date: str | None,
+    overrides: tuple[str, ...],
+    address: str,
+    then: str | None,
+) -> None:
+    """Run a job on a Ray cluster, through its Jobs API.
+
+    If the job runs there already, this attaches to it; if its output is done, there is nothing to do. `specdiff` and
+    the credentials for the output must be there on the cluster.
+    """
+    with Signals():
+        from pipeline.spec import load_job
+        from pipeline.submit import Submission
+
+        submission = Submission(load_job(job, _overridden(overrides, output, workers)), date, address)
+        if then == "logs":
+            click.echo(submission.logs(), nl=False)
+        elif then == "stop":
+            submission.stop(click.echo)
+        else:
+            status = submission.submit(
+                limit=limit,
+                retry_failed=retry_failed,
+                wait=then == "wait",
+                say=click.echo,
+                write=partial(click.echo, nl=False),
+            )
+            click.get_current_context().exit(status)
 
 
 @main.command()
