@@ -490,6 +490,8 @@ def check_settings(
         "orthogonal": (orthogonal, ("kept", "fresh")),
         "gain": (gain, ("none", "kalman")),
     }
+    if verification == "auto":
+        raise ValueError("verification 'auto' is settled before a sampler is made: see specdiff.pilot")
     for name, (choice, choices) in known.items():
         if isinstance(choice, str) and choice not in choices:
             raise ValueError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {choice!r}")
