@@ -169,7 +169,7 @@ class Sampler:
         except ValueError as error:
             if len(group) > 1:  # find out which
                 return [sample for each in group for sample in self._decoded([each])]
-            return [replace(group[0], latent=None, error=str(error))]
+            return [replace(group[0], image=None, latent=None, error=str(error))]
         return [replace(sample, image=image) for sample, image in zip(group, images, strict=True)]
 
 

@@ -83,8 +83,7 @@ def latent_dit(folder: Path, scheduler: Any = None, *, size: int = 2, channels: 
         scaling_factor=0.5,
     )
     scheduler = scheduler or DDIMScheduler(TRAIN, clip_sample=False)
-    id2label = {i: f"class {i}" for i in range(CLASSES)}
-    DiTPipeline(dit(channels, size), vae, scheduler, id2label).save_pretrained(folder)
+    DiTPipeline(dit(channels, size), vae, scheduler).save_pretrained(folder)
     return str(folder)
 
 
