@@ -104,6 +104,7 @@ class Sampler:
         self.orthogonal = orthogonal
         self.record_steps = tuple(record_steps)
         self.device = torch.device(getattr(target, "device", "cpu"))
+        self.compiled = bool(getattr(target, "compile", False))
         self.drafter = _drafter(drafter, target, held, reuse, gain) if draft_length else None
         self.verification = _verification(verification, correction)
 
@@ -179,6 +180,8 @@ class Run:
         self._conditioning: dict[str, Tensor] = {}
         self._records = torch.zeros((lanes, len(sampler.record_steps), *shape))
         self._drafter = sampler.drafter(lanes, shape, self._device) if sampler.drafter else None
+        compiled = torch.compile(dynamic=False) if sampler.compiled else lambda function: function
+        self._draft, self._verify = compiled(self._draft_path), compiled(self._verify_path)
 
     @property
     def busy(self) -> int:
@@ -267,31 +270,80 @@ class Run:
         opening: NDArray[np.bool_],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The round on the device: kept drafts, int64 [lanes], and whether each new state is finite, bool [lanes]."""
-        lanes, shape = self._state.shape[0], self._state.shape[1:]
         drafts = int(length.max())  # the round is as long as its longest block
-        step, streams = self._upload(steps[:, : drafts + 1]), self._upload(stream[:, : drafts + 1])
-        limit, every = self._upload(length), torch.arange(lanes, device=self._device)
-        # four of [lanes, drafts + 1, 1 …]
-        a, b, sigma, ratio = self._tables[:, step].reshape(4, lanes, drafts + 1, *(1 for _ in shape))
-
-        z = normals(self._seed[:, None], step, streams, shape.numel()).view(lanes, drafts + 1, *shape)
-        window = Window(step, a, b, sigma, z)
-        path = torch.empty((lanes, drafts + 1, *shape), device=self._device)
-        path[:, 0] = self._state
+        if self._sampler.compiled:
+            drafts = self._sampler.draft_length  # a compiled round has one shape
+        shown = np.stack([steps, stream], axis=2)[:, : drafts + 1].reshape(len(length), -1)
+        # One copy to the device: steps and streams by turns, drafts, whether a step follows them.
+        plan = self._upload(np.column_stack([shown, length, bonus]))
+        step, streams = plan[:, :-2].view(len(plan), drafts + 1, 2).unbind(2)
+        limit, follows = plan[:, -2], plan[:, -1].bool()
+        opened = None
         if opening.any():
             rows = max(1, self._sampler.batch_rows // (self._sampler.draft_length + 1))
-            start = self._evaluate(path[:, :1], step[:, :1], opening[:, None], rows)
-            cast(Drafter, self._drafter).observe(path, start, step, 0 * limit, 0 * limit)
+            opened = self._evaluate(self._state[:, None], step[:, :1], opening[:, None], rows)
+            cast(Drafter, self._drafter).observe(self._state[:, None], opened, step[:, :1], 0 * limit, 0 * limit)
             wanted = wanted & ~(opening[:, None] & (np.arange(wanted.shape[1]) == 0))
-        guesses = cast(Drafter, self._drafter).draft(self._state, window) if drafts else path[:, :0]
-        # The network may have failed at a draft that was dropped; that is no reason for the image to fail.
-        guesses = guesses.nan_to_num(0.0, 0.0, 0.0)
-        for j in range(drafts):
-            path[:, j + 1] = window.next(j, path[:, j], guesses[:, j])
-
+        path, guesses, z = self._draft(step, streams)
         predictions = self._evaluate(path, step, wanted[:, : drafts + 1], self._sampler.batch_rows)
-        if opening.any():
-            predictions[:, :1] += start  # each is zero where the other is not
+        if opened is not None:
+            predictions[:, :1] += opened  # each is zero where the other is not
+        self._state, told = self._verify(path, guesses, predictions, z, step, streams, limit, follows)
+        if self._drafter is not None and not self._drafter.opens:
+            # The network may have failed at a draft that was dropped; that is no reason for the image to fail.
+            self._drafter.observe(path, predictions.nan_to_num_(0.0, 0.0, 0.0), step, told[0], limit)
+        kept, finite = told.cpu().numpy()  # the round's one read
+        self._record(path, kept)
+        return kept, finite.astype(bool)
+
+    def _draft_path(self, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Draft.
+
+        Args:
+            step, streams: int64 [lanes, drafts + 1].
+
+        Returns:
+            The path ỹ_0 …, float32 [lanes, drafts + 1, *shape]; the predictions x̃ it was made of, one less; and the
+            noise z, as many as the path.
+        """
+        (lanes, count), shape = step.shape, self._state.shape[1:]
+        a, b, sigma, _ = self._coefficients(step)
+        z = normals(self._seed[:, None], step, streams, shape.numel()).view(lanes, count, *shape)
+        path = torch.empty_like(z)
+        path[:, 0] = self._state
+        if count == 1:
+            return path, path[:, :0], z
+        window = Window(step, a, b, sigma, z)
+        guesses = cast(Drafter, self._drafter).draft(self._state, window)
+        for j in range(count - 1):
+            path[:, j + 1] = window.next(j, path[:, j], guesses[:, j])
+        return path, guesses, z
+
+    def _verify_path(
+        self,
+        path: Tensor,
+        guesses: Tensor,
+        predictions: Tensor,
+        z: Tensor,
+        step: Tensor,
+        streams: Tensor,
+        limit: Tensor,
+        follows: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Verify, and take the step that follows.
+
+        Args:
+            path, guesses, z: of ``_draft_path``.
+            predictions: float32 [lanes, drafts + 1, *shape], x̂ along the path.
+            step, streams: int64 [lanes, drafts + 1].
+            limit: int64 [lanes], drafts that count.
+            follows: bool [lanes], whether a step follows the last draft.
+
+        Returns:
+            The new states, float32 [lanes, *shape]; and τ with whether each new state is finite, int64 [2, lanes].
+        """
+        every, drafts = torch.arange(len(path), device=path.device), guesses.shape[1]
+        a, b, sigma, ratio = self._coefficients(step)
         if drafts:
             gap = ratio[:, :drafts] * (guesses - predictions[:, :drafts])
             tau, noise = self._couple(gap, z, limit, step, streams)
@@ -299,15 +351,13 @@ class Run:
             tau, noise = torch.zeros_like(limit), z[:, 0]
         # A step of the target from the last state kept; its noise is the residual's where a draft was rejected.
         new = a[every, tau] * path[every, tau] + b[every, tau] * predictions[every, tau] + sigma[every, tau] * noise
-        ends = (tau == limit) & ~self._upload(bonus)  # nothing follows the last draft
-        self._state = torch.where(ends.view(-1, *(1 for _ in shape)), path[every, tau], new)
+        ends = (tau == limit) & ~follows
+        state = torch.where(ends.view(-1, *(1 for _ in path.shape[2:])), path[every, tau], new)
+        return state, torch.stack([tau, state.flatten(1).abs().amax(1).isfinite().long()])
 
-        if self._drafter is not None and not self._drafter.opens:
-            self._drafter.observe(path, predictions, step, tau, limit)
-        finite = self._state.flatten(1).abs().amax(1).isfinite()
-        kept, finite_lanes = torch.stack([tau, finite.long()]).cpu().numpy()
-        self._record(path, kept)
-        return kept, finite_lanes.astype(bool)
+    def _coefficients(self, step: Tensor) -> Tensor:
+        """A, B, σ and B/σ at steps [lanes, n], float32 [4, lanes, n, 1 …]."""
+        return self._tables[:, step].reshape(4, *step.shape, *(1 for _ in self._state.shape[1:]))
 
     def _couple(self, gap: Tensor, z: Tensor, limit: Tensor, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor]:
         """Verify the drafts.
@@ -397,7 +447,8 @@ class Run:
         return Sample(image=image, latent=self._state[lane].cpu().clone(), states=states, **made)
 
     def _upload(self, values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+        host = torch.from_numpy(np.ascontiguousarray(values))
+        return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host
 
 
 def _total(values: Tensor, kept: int) -> Tensor:

@@ -15,8 +15,9 @@ from specdiff.transitions import Transitions
 class Target(Protocol):
     """A denoiser with its transitions; a user's own model is a class with these five.
 
-    A target may also have ``device``, the torch device on which states are kept (the CPU without it), and ``gain``, its
-    Kalman gain (``gain="kalman"`` calibrates one without it).
+    A target may also have ``device``, the torch device on which states are kept (the CPU without it); ``compile``,
+    whether the sampler compiles its own part of a round too (not without it); and ``gain``, its Kalman gain
+    (``gain="kalman"`` calibrates one without it).
     """
 
     @property
