@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from specdiff.gain import Gain, calibrate
 from specdiff.noise import Purpose, normals, uniforms
 from specdiff.requests import Request, Sample
 from specdiff.stats import Stats
-from specdiff.targets.base import Target
+from specdiff.targets.base import Guided, Target
 from specdiff.verification import Block, Reflection, Token, Verification
 
 DrafterFactory = Callable[[int, tuple[int, ...], torch.device], Drafter]
@@ -105,6 +105,7 @@ class Sampler:
         self.record_steps = tuple(record_steps)
         self.device = torch.device(getattr(target, "device", "cpu"))
         self.compiled = bool(getattr(target, "compile", False))
+        self.decode_rows: int = getattr(target, "decode_rows", 1)
         self.drafter = _drafter(drafter, target, held, reuse, gain) if draft_length else None
         self.verification = _verification(verification, correction)
 
@@ -113,14 +114,22 @@ class Sampler:
         return Run(self)
 
     def stream(self, requests: Iterable[Request]) -> Iterator[Sample]:
-        """Samples in the order in which they finish; requests are taken as lanes fall free."""
+        """Samples in the order in which they finish; requests are taken as lanes fall free.
+
+        Where the target decodes several at a time, samples wait until there are as many.
+        """
         run = self.start()
         waiting = iter(requests)
+        finished: list[Sample] = []
         while True:
             run.submit(list(islice(waiting, run.free)))
             if not run.busy:
+                yield from self.decode(finished)
                 return
-            yield from run.round()
+            finished += run.round()
+            whole = len(finished) - len(finished) % self.decode_rows
+            yield from self.decode(finished[:whole])
+            finished = finished[whole:]
 
     def sample(self, requests: Iterable[Request]) -> Result:
         """All samples, in the order of the requests.
@@ -138,7 +147,31 @@ class Sampler:
         while len(samples) < len(requests):
             run.submit(list(islice(waiting, run.free)))
             samples += run.round()
-        return Result(sorted(samples, key=lambda sample: order[sample.key]), run.stats)
+        return Result(self.decode(sorted(samples, key=lambda sample: order[sample.key])), run.stats)
+
+    def decode(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Samples with the images of their latents, as :meth:`Run.round` leaves them to be made.
+
+        The decoder is always called with exactly ``decode_rows`` rows, the last one repeated where there are fewer, so
+        that an image's bytes do not depend on which others are decoded with it. May be called in another thread than
+        the rounds.
+        """
+        latents = [sample for sample in samples if sample.latent is not None]
+        groups = [latents[at : at + self.decode_rows] for at in range(0, len(latents), self.decode_rows)]
+        decoded = chain.from_iterable(map(self._decoded, groups))
+        return [sample if sample.latent is None else next(decoded) for sample in samples]
+
+    @torch.no_grad()
+    def _decoded(self, group: Sequence[Sample]) -> list[Sample]:
+        latents = torch.stack([cast(Tensor, sample.latent) for sample in group])
+        padded = torch.cat([latents, latents[-1:].expand(self.decode_rows - len(group), *latents.shape[1:])])
+        try:
+            images = self.target.decode(padded.to(self.device))[: len(group)].cpu().numpy()
+        except ValueError as error:
+            if len(group) > 1:  # find out which
+                return [sample for each in group for sample in self._decoded([each])]
+            return [replace(group[0], latent=None, error=str(error))]
+        return [replace(sample, image=image) for sample, image in zip(group, images, strict=True)]
 
 
 class Run:
@@ -154,6 +187,7 @@ class Run:
         )
         self._sampler = sampler
         self._target = sampler.target
+        self._guide = sampler.target if isinstance(sampler.target, Guided) else None
         self._device = sampler.device
         lanes, shape = sampler.lanes, tuple(sampler.target.shape)
 
@@ -173,6 +207,7 @@ class Run:
         self._calls = np.zeros(lanes, np.int64)
         self._evaluations = np.zeros(lanes, np.int64)
         self._drafted_until = np.zeros(lanes, np.int64)  # steps before this one have been drafted by some round
+        self._guided = np.zeros(lanes, bool)  # whether states need a second row
         self._ready = np.zeros(lanes, bool)  # whether the drafter knows something of the lane
 
         self._seed = torch.zeros(lanes, dtype=torch.int64, device=self._device)
@@ -221,13 +256,19 @@ class Run:
         for counter in (self._step, self._rounds, self._calls, self._evaluations, self._drafted_until):
             counter[empty] = 0
         self._ready[empty] = False
+        self._guided[empty] = False if self._guide is None else self._guide.guided(requests)
         for i, step in enumerate(self._sampler.record_steps):
             if step == 0:
                 self._records[empty, i] = self._state[lanes].cpu()
 
     @torch.no_grad()
     def round(self) -> list[Sample]:
-        """Advance every busy lane by one round: draft, one call, verify. Returns the samples that it finished."""
+        """Advance every busy lane by one round: draft, one call, verify.
+
+        Returns:
+            The samples that it finished, with their latents; images are left to :meth:`Sampler.decode`, so that no lane
+            waits for them.
+        """
         busy = np.array([request is not None for request in self._requests])
         if not busy.any():
             return []
@@ -402,18 +443,29 @@ class Run:
         rows = np.flatnonzero(wanted)
         if not len(rows):
             return torch.zeros_like(path)
-        padding = -len(rows) % size
-        padded = self._upload(np.concatenate([rows, np.repeat(rows[:1], padding)]))
-        states, steps, per_lane = path.flatten(0, 1), step.flatten(), path.shape[1]
+        states, per_lane, count = path.flatten(0, 1), path.shape[1], len(rows)
+        twice = np.flatnonzero(self._guided[rows // per_lane])  # states that get a second row, without condition
+        padding = -(count + len(twice)) % size
+        asked = self._upload(np.concatenate([rows, rows[twice], np.repeat(rows[:1], padding)]))
+        seen, steps, lane = states[asked], step.flatten()[asked], asked // per_lane
+        conditioning = {name: values[lane] for name, values in self._conditioning.items()}
+        if self._guide is not None and len(twice):
+            second = slice(count, count + len(twice))
+            for name, values in self._guide.unguided(_rows(conditioning, second)).items():
+                conditioning[name][second] = values
+        call = self._target.denoise if self._guide is None else self._guide.output
+        chunks = [slice(at, at + size) for at in range(0, len(asked), size)]
+        answers = torch.cat([call(seen[chunk], steps[chunk], _rows(conditioning, chunk)) for chunk in chunks])
+        found = answers[:count]
+        if self._guide is not None:
+            other, first = found.clone(), slice(count)
+            other[self._upload(twice)] = answers[count : count + len(twice)]
+            found = self._guide.conclude(found, other, seen[first], steps[first], _rows(conditioning, first))
         predictions = torch.zeros_like(states)
-        answers = []
-        for chunk in padded.split(size):
-            lane = chunk // per_lane
-            conditioning = {name: values[lane] for name, values in self._conditioning.items()}
-            answers.append(self._target.denoise(states[chunk], steps[chunk], conditioning))
-        predictions[padded[: len(rows)]] = torch.cat(answers)[: len(rows)]
-        self.stats.batched_calls += len(padded) // size
+        predictions[asked[:count]] = found
+        self.stats.batched_calls += len(chunks)
         self.stats.padded_rows += padding
+        self.stats.guidance_rows += len(twice)
         return predictions.view_as(path)
 
     def _record(self, path: Tensor, kept: NDArray[np.int64]) -> None:
@@ -441,14 +493,16 @@ class Run:
         self.stats.rounds += rounds
         self.stats.calls += calls
         self.stats.evaluations += evaluations
-        # One at a time, so that a decoder whose arithmetic depends on the batch gives the same bytes in any company.
-        image = self._target.decode(self._state[lane : lane + 1])[0].cpu().numpy()
         states = dict(zip(self._sampler.record_steps, self._records[lane].clone().unbind(), strict=True))
-        return Sample(image=image, latent=self._state[lane].cpu().clone(), states=states, **made)
+        return Sample(image=None, latent=self._state[lane].cpu().clone(), states=states, **made)
 
     def _upload(self, values: NDArray[Any]) -> Tensor:
         host = torch.from_numpy(np.ascontiguousarray(values))
         return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host
+
+
+def _rows(conditioning: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    return {name: values[rows] for name, values in conditioning.items()}
 
 
 def _total(values: Tensor, kept: int) -> Tensor:
