@@ -17,7 +17,7 @@ from specdiff.drafters import Drafter, ReusingDrafter, Window
 from specdiff.gain import Gain, calibrate
 from specdiff.noise import Purpose, normals, uniforms
 from specdiff.requests import Request, Sample
-from specdiff.stats import Stats
+from specdiff.stats import Stats, parts_of
 from specdiff.targets.base import Target
 from specdiff.verification import Block, Reflection, Token, Verification
 
@@ -148,9 +148,7 @@ class Run:
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        self.stats = Stats(
-            drafted_by_position=[0] * sampler.draft_length, accepted_by_position=[0] * sampler.draft_length
-        )
+        self.stats = Stats.zero(sampler.draft_length, len(sampler.target.transitions))
         self._sampler = sampler
         self._target = sampler.target
         self._device = sampler.device
@@ -163,6 +161,7 @@ class Run:
         for step in reversed(range(self._steps)):
             run_length[step] = run_length[step + 1] + 1 if stochastic[step] else 0
         self._stochastic_run = np.array(run_length)
+        self._part = parts_of(self._steps)
         ratio = torch.where(transitions.sigma > 0, transitions.b / transitions.sigma, 0)
         self._tables = torch.stack([transitions.a, transitions.b, transitions.sigma, ratio]).float().to(self._device)
 
@@ -241,17 +240,16 @@ class Run:
 
         opening = (length > 0) & opens  # lanes whose first state has a call to itself
 
-        tau, finite = self._advance(length, bonus, steps, stream, wanted, opening)
+        tau, finite, delta = self._advance(length, bonus, steps, stream, wanted, opening)
 
+        ahead = tau + ((tau < length) | bonus)
+        self.stats.note(self._part[steps], length, tau, ahead, delta)
         self._rounds[busy] += 1
         self._calls += opening.astype(int) + (wanted.sum(1) > opening)
         self._evaluations += wanted.sum(1)
         self._drafted_until = np.maximum(self._drafted_until, self._step + length)
-        self._step[busy] += (tau + ((tau < length) | bonus))[busy]
+        self._step[busy] += ahead[busy]
         self._ready |= busy
-        for i in range(drafts):
-            self.stats.drafted_by_position[i] += int((length > i).sum())
-            self.stats.accepted_by_position[i] += int((tau > i)[busy].sum())
         return [
             self._finish(int(lane), bool(finite[lane]))
             for lane in np.flatnonzero(busy & ((self._step >= self._steps) | ~finite))
@@ -265,8 +263,13 @@ class Run:
         stream: NDArray[np.int64],
         wanted: NDArray[np.bool_],
         opening: NDArray[np.bool_],
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The round on the device: kept drafts, int64 [lanes], and whether each new state is finite, bool [lanes]."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+        """The round on the device.
+
+        Returns:
+            Kept drafts, int64 [lanes]; whether each new state is finite, bool [lanes]; δ of the drafts, float64
+            [lanes, longest block].
+        """
         lanes, shape = self._state.shape[0], self._state.shape[1:]
         drafts = int(length.max())  # the round is as long as its longest block
         step, streams = self._upload(steps[:, : drafts + 1]), self._upload(stream[:, : drafts + 1])
@@ -294,9 +297,9 @@ class Run:
             predictions[:, :1] += start  # each is zero where the other is not
         if drafts:
             gap = ratio[:, :drafts] * (guesses - predictions[:, :drafts])
-            tau, noise = self._couple(gap, z, limit, step, streams)
+            tau, noise, delta = self._couple(gap, z, limit, step, streams)
         else:
-            tau, noise = torch.zeros_like(limit), z[:, 0]
+            tau, noise, delta = torch.zeros_like(limit), z[:, 0], ratio.flatten(1)[:, :0].double()
         # A step of the target from the last state kept; its noise is the residual's where a draft was rejected.
         new = a[every, tau] * path[every, tau] + b[every, tau] * predictions[every, tau] + sigma[every, tau] * noise
         ends = (tau == limit) & ~self._upload(bonus)  # nothing follows the last draft
@@ -305,11 +308,14 @@ class Run:
         if self._drafter is not None and not self._drafter.opens:
             self._drafter.observe(path, predictions, step, tau, limit)
         finite = self._state.flatten(1).abs().amax(1).isfinite()
-        kept, finite_lanes = torch.stack([tau, finite.long()]).cpu().numpy()
+        told = torch.cat([tau[:, None], finite[:, None], delta], 1).cpu().numpy()  # one read, float64
+        kept = told[:, 0].astype(np.int64)
         self._record(path, kept)
-        return kept, finite_lanes.astype(bool)
+        return kept, told[:, 1].astype(bool), told[:, 2:]
 
-    def _couple(self, gap: Tensor, z: Tensor, limit: Tensor, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor]:
+    def _couple(
+        self, gap: Tensor, z: Tensor, limit: Tensor, step: Tensor, streams: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Verify the drafts.
 
         Args:
@@ -319,8 +325,8 @@ class Run:
             step, streams: int64 [lanes, γ + 1].
 
         Returns:
-            τ, int64 [lanes], and the noise of the step that follows it, float32 [lanes, *shape]: z there, but where
-            draft τ + 1 was rejected its part along Δ follows the residual.
+            τ, int64 [lanes]; the noise of the step that follows it, float32 [lanes, *shape]: z there, but where
+            draft τ + 1 was rejected its part along Δ follows the residual; and δ = ‖Δ‖, float64 [lanes, γ].
         """
         verification = cast(Verification, self._sampler.verification)
         lanes, drafts, *shape = gap.shape
@@ -345,7 +351,7 @@ class Run:
         drafted_s = cross[every, at] / distance + distance
         shift = verification.correct(log_alpha, distance, drafted_s, v[every, at]) - along
         corrected = rest + shift.float().view(-1, *ones) * direction
-        return tau, torch.where((tau < limit).view(-1, *ones), corrected, noise)
+        return tau, torch.where((tau < limit).view(-1, *ones), corrected, noise), delta
 
     def _evaluate(self, path: Tensor, step: Tensor, wanted: NDArray[np.bool_], size: int) -> Tensor:
         """x̂ at the wanted states of path, in calls of exactly ``size`` rows; elsewhere zeros."""
