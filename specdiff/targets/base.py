@@ -15,9 +15,10 @@ from specdiff.transitions import Transitions
 class Target(Protocol):
     """A denoiser with its transitions; a user's own model is a class with these five.
 
-    A target may also have ``device``, the torch device on which states are kept (the CPU without it); ``gain``, its
-    Kalman gain (``gain="kalman"`` calibrates one without it); ``decode_rows``, the number of rows with which ``decode``
-    is always called (1 without it), for decoders that are quicker in batches; and what :class:`Guided` adds.
+    A target may also have ``device``, the torch device on which states are kept (the CPU without it); ``compile``,
+    whether the sampler compiles its own part of a round too (not without it); ``gain``, its Kalman gain
+    (``gain="kalman"`` calibrates one without it); ``decode_rows``, the number of rows with which ``decode`` is always
+    called (1 without it), for decoders that are quicker in batches; and what :class:`Guided` adds.
     """
 
     @property

@@ -72,6 +72,7 @@ class Pipeline:
         self.transitions = found.process.transitions
         network = _load(getattr(models, found.family.classes[0]), found.network)
         self._network = prepare(network, device=device, dtype=dtype, compiled=compile)
+        self.compile = compile
         self._decoder: Decoder | None = None
         if found.decoder is not None:
             decoder = _load(getattr(models, found.family.decoder_class), found.decoder)

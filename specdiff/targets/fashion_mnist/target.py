@@ -55,6 +55,7 @@ class FashionMNIST:
         network = UNet()
         network.load_state_dict(load_file(WEIGHTS))
         self._network = prepare(network, device=device, dtype=dtype, compiled=compile)
+        self.compile = compile
         self.gain = Gain.load(GAIN)
         self._alpha = self.transitions.alpha.float().to(device)
         self._noise_std = self.transitions.noise_std.float().to(device)
