@@ -30,8 +30,7 @@ from pipeline.scheduler import Piece
 from pipeline.signals import Interrupted, Signals
 from pipeline.spec import Job, identity
 from pipeline.storage import Storage
-from specdiff import TargetInfo
-from specdiff.pilots import HARDLY
+from specdiff import Stats, TargetInfo
 from specdiff.targets import TargetUnavailable
 
 Say = Callable[[str], None]
@@ -214,12 +213,11 @@ def summary(storage: Storage, inventory: Inventory, report: dict[str, Any]) -> l
             f"{sampler['block_efficiency']:.2f} steps a round, {sampler['calls_per_image']:.1f} calls and "
             f"{sampler['evaluations_per_image']:.1f} evaluations an image"
         )
-    kept = sampler.get("acceptance")
-    if kept is not None and kept < HARDLY:
+    if Stats.from_dict(sampler).hardly_helped:
         lines.append(
-            f"warning        speculation hardly helps here: {kept:.1%} of rounds kept a draft (few steps, many "
-            "dimensions or little noise); the images are right, but sampler.verification: none or auto makes them with "
-            "fewer evaluations, see docs/when-it-helps.md"
+            f"warning        speculation hardly helps here: {sampler['acceptance']:.1%} of drafts were kept (few "
+            "steps, many dimensions or little noise); the images are right, but sampler.verification: none or auto "
+            "makes them with fewer evaluations, see docs/when-it-helps.md"
         )
     for name, metric in report["metrics"].items():
         lines.append(
