@@ -60,7 +60,11 @@ def main(names: list[str]) -> None:
     for name in names:
         classes = inspect_target(name).num_classes
         rows += [figures(name, load_target(name, steps=steps), classes) for steps in (10, 50, 250, 1000)]
-    print(json.dumps({"images": IMAGES, "draft_length": DRAFT_LENGTH, "rows": rows, **environment("cpu")}, indent=1))
+    print(
+        json.dumps(
+            {"images": IMAGES, "draft_length": DRAFT_LENGTH, "rows": rows, **environment(torch.device("cpu"))}, indent=1
+        )
+    )
 
 
 if __name__ == "__main__":
