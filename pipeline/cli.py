@@ -51,6 +51,7 @@ def check(job: str, overrides: tuple[str, ...]) -> None:
     from pipeline.manifest import normalise
     from pipeline.run import checked
     from pipeline.spec import load_job
+    from pipeline.words import counted
 
     spec = load_job(job, overrides)
     info, batch_rows = checked(spec)
@@ -59,10 +60,11 @@ def check(job: str, overrides: tuple[str, ...]) -> None:
     sampler = spec.sampler
     how = "sequential" if sampler.verification == "none" else f"{sampler.verification} + {sampler.drafter}"
     click.echo(f"target    {_target_line(info)}, {info.steps} steps")
-    click.echo(f"sampler   {how}, {sampler.lanes} lanes, {batch_rows} rows a call")
-    click.echo(f"manifest  {manifest.rows} rows, {manifest.bad} of them bad")
-    click.echo(f"output    {spec.output.uri}: {shards} shards of {spec.output.shard_size} {spec.output.image_format}")
-    click.echo(f"workers   {spec.workers.count}, {spec.workers.threads} CPU threads each")
+    click.echo(f"sampler   {how}, {counted(sampler.lanes, 'lane')}, {counted(batch_rows, 'row')} a call")
+    click.echo(f"manifest  {counted(manifest.rows, 'row')}, {manifest.bad} of them bad")
+    output = spec.output
+    click.echo(f"output    {output.uri}: {counted(shards, 'shard')} of {output.shard_size} {output.image_format}")
+    click.echo(f"workers   {spec.workers.count}, {counted(spec.workers.threads, 'CPU thread')} each")
     for problem in manifest.problems:
         click.echo(problem)
     if manifest.bad:
@@ -137,11 +139,12 @@ def status(output: str) -> None:
 def clean(output: str) -> None:
     """Remove what crashes left behind: files that no record names, unfinished files and uploads."""
     from pipeline.clean import clean as remove_debris
+    from pipeline.words import counted
 
     removed = remove_debris(output)
     for path in removed:
         click.echo(f"removed {path}")
-    click.echo(f"{len(removed)} files removed")
+    click.echo(f"{counted(len(removed), 'file')} removed")
 
 
 @main.command()

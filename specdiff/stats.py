@@ -52,9 +52,14 @@ class Stats:
     def zero(cls, draft_length: int, steps: int) -> Stats:
         """Nothing counted yet, for γ = ``draft_length`` (0 without drafts) and N = ``steps``."""
         parts = min(PARTS, steps) if draft_length else 0
-        positions = {name: [0] * draft_length for name in ("drafted_by_position", "accepted_by_position")}
-        along = {name: [0] * parts for name in ("rounds_by_part", "advanced_by_part", "drafts_by_part")}
-        return cls(**positions, **along, delta_by_part=[0.0] * parts)
+        return cls(
+            drafted_by_position=[0] * draft_length,
+            accepted_by_position=[0] * draft_length,
+            rounds_by_part=[0] * parts,
+            advanced_by_part=[0] * parts,
+            drafts_by_part=[0] * parts,
+            delta_by_part=[0.0] * parts,
+        )
 
     def note(
         self,

@@ -221,7 +221,7 @@ def test_case_12_a_terminated_driver_is_continued(unbroken: Storage, tmp_path: P
     before = sum(record.written for record in committed(storage))
     result = run(job)
     assert result.exit_code == 0, result.output
-    assert json.loads(storage.read("report/report.json"))["throughput"]["images"] == rows - before
+    assert json.loads(storage.read("report/report.json"))["throughput"]["runs"][1]["images"] == rows - before
     assert hashes(unbroken).items() <= hashes(storage).items()
     assert len(images(storage)) == rows
 
@@ -312,7 +312,7 @@ def test_evaluate_tells_of_rows_without_an_image(unbroken: Storage, tmp_path: Pa
     for command in ("evaluate", "status"):
         result = CliRunner().invoke(main, [command, str(tmp_path / "job")], catch_exceptions=False)
         assert result.exit_code == 1, result.output
-        assert "1 were skipped as bad" in result.output
+        assert "1 was skipped as bad" in result.output
 
 
 def failures(storage: Storage) -> list[dict[str, Any]]:
