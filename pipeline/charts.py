@@ -17,12 +17,12 @@ SIZE = (4.9, 2.75)  # inches at 72 points: about as wide as a phone, so that typ
 _UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "font.size": 10,
+    "font.size": 11,
     "text.parse_math": False,
     "text.color": INK,
     "axes.edgecolor": LINE,
     "axes.labelcolor": MUTED,
-    "axes.labelsize": 10,
+    "axes.labelsize": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.spines.left": False,
@@ -70,7 +70,7 @@ def block_efficiency(along: Mapping[str, Sequence[float | None]], draft_length: 
     def draw(axes: Any) -> None:
         axes.plot(along["at"], _gaps(along["block_efficiency"]), color=ACCENT, marker="o", markersize=3.4)
         axes.axhline(1, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
-        axes.annotate("sequential", (0.0, 1), xytext=(2, 4), textcoords="offset points", color=MUTED, fontsize=9)
+        axes.annotate("sequential", (0.0, 1), xytext=(2, 4), textcoords="offset points", color=MUTED, fontsize=10)
         axes.set(xlim=(0, 1), ylim=(0, draft_length + 1.3))
         _noise_to_image(axes)
 

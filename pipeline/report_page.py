@@ -83,7 +83,6 @@ def page(
         plots=_plots(sampler, settings["sampler"]["draft_length"]),
         reasons=reasons,
         failed=listed,
-        settings=_flat(settings),
         job=yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100),
         card=report["card"],
     )

@@ -12,7 +12,7 @@ from pipeline.work import Work
 
 SLICES = 200  # most slices of time that a run's course is kept in
 PHASES = ("start", "network", "coupling", "idle")  # of the device
-BESIDE = ("encoding", "upload")  # of the thread beside it
+BESIDE = ("decoding", "encoding", "upload")  # of the thread beside it
 
 
 class Throughput:
@@ -50,7 +50,8 @@ class Throughput:
         """For the report; {} where no record tells of time.
 
         `images_per_s` and `seconds` are the cluster's, without start-up. `shares` are of the time that devices were
-        held, start included; `shares_beside` are how much of that time the thread beside was encoding and uploading.
+        held, start included; `shares_beside` tell for how much of that time the thread beside was decoding, encoding
+        and uploading.
         """
         if not self._records:
             return {}

@@ -13,7 +13,8 @@ import torch
 class Work:
     """A worker's time up to a commit, since its commit before that; sums over records are exact.
 
-    The device's own time is `network + coupling + idle`; encoding and upload go on beside it, in a thread of their own.
+    The device's own time is `network + coupling + idle`; decoding, encoding and upload go on beside it, in a thread of
+    their own.
 
     Attributes:
         worker: names the worker's process.
@@ -21,9 +22,9 @@ class Work:
         began, ended: when the first of the rows was begun, and when the record was about to be created.
         start: seconds from the worker's start to its first work, in its first record; 0 in the others.
         network: seconds in the target's network, by the device's own clock.
-        coupling: seconds of the sampling thread in all else that a round does: drafts, verification, decoding.
+        coupling: seconds of the sampling thread in all else that a round does: drafts and verification.
         idle: seconds that the sampling thread waited for rows.
-        encoding: seconds of the background thread that made image files of pixels.
+        decoding, encoding: seconds of the background thread that made pixels of states, and image files of pixels.
         upload: seconds of it that wrote, uploaded and read back data files.
         peak_memory: most bytes of main memory that the process has had so far.
         peak_device_memory: most bytes of a GPU that it has had; 0 without one.
@@ -37,6 +38,7 @@ class Work:
     network: float = 0.0
     coupling: float = 0.0
     idle: float = 0.0
+    decoding: float = 0.0
     encoding: float = 0.0
     upload: float = 0.0
     peak_memory: int = 0

@@ -1,9 +1,9 @@
 """The actor that owns one device: rows in, committed files out.
 
 Three threads share the work. The caller's reads the rows of a new piece; the sampling thread keeps the lanes full,
-taking the next piece's rows while the last rows of the one before are still in progress; the background thread encodes
-images and publishes finished pieces, so that sampling never waits for them. What is held is bounded by the pieces
-submitted.
+taking the next piece's rows while the last rows of the one before are still in progress; the background thread decodes
+latents, encodes images and publishes finished pieces, so that sampling never waits for them. What is held is bounded by
+the pieces submitted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -41,10 +42,11 @@ from pipeline.stopwatch import Stopwatch, process_age
 from pipeline.storage import Storage
 from pipeline.work import Work, peak_device_memory, peak_memory
 from specdiff import Request, Run, Sample, Stats
-from specdiff.clock import Clocked
+from specdiff.clock import clocked
 
 SAMPLING = ("network", "coupling", "idle")  # seconds of the sampling thread, by the names of `Work`
-SECONDS = (*SAMPLING, "start", "encoding", "upload")
+BESIDE = ("decoding", "encoding", "upload")  # and of the background thread
+SECONDS = (*SAMPLING, *BESIDE, "start")
 _LISTS = tuple(f.name for f in fields(Stats) if f.name.endswith(("_by_position", "_by_part")))
 
 
@@ -100,7 +102,7 @@ class _Open:
     piece: Piece
     attempt: int
     rows: pa.Table
-    slots: list[Future[StoredImage] | FailedRow | None]
+    slots: list[Future[StoredImage | FailedRow] | FailedRow | None]
     waiting: deque[tuple[int, Request]]
     missing: int
     skipped: int
@@ -129,7 +131,7 @@ class Worker:
         self._storage = Storage(uri)
         self._lease = lease
         self._sampler = sampler_of(job, batch_rows, device)
-        self._clocked = Clocked(self._sampler.target)
+        self._clocked = clocked(self._sampler.target)
         self._sampler.target = self._clocked
         self._device, self._kind = device, device_kind(device)
         self._software = software()
@@ -148,7 +150,12 @@ class Worker:
         self._ending = False
         self._fault: str | None = None
 
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        # Of the sampling thread alone: finished samples, each with its row's number and what is to hold its image.
+        self._undecoded: list[tuple[Sample, int, Future[StoredImage | FailedRow]]] = []
+        # Threads for the decoder, too: their number belongs to the thread that calls the network.
+        self._background = ThreadPoolExecutor(
+            1, "publish", initializer=torch.set_num_threads, initargs=(job.workers.threads,)
+        )
         threading.Thread(target=self._run, name="sample", daemon=True).start()
 
     def describe(self) -> dict[str, Any]:
@@ -209,7 +216,7 @@ class Worker:
     def _run(self) -> None:
         """The sampling thread."""
         try:
-            # Here and not in __init__: the number of threads belongs to the thread that calls the network.
+            # Here and not in __init__, as for the background thread.
             torch.set_num_threads(self._job.workers.threads)
             run = self._sampler.start()
             recorded = run.stats + Stats()
@@ -223,6 +230,7 @@ class Worker:
                     stopwatch.read()
                     self._tell(run.stats, stopwatch)
                 for opened in ended:
+                    self._decode_finished()
                     opened.stats += _lane_counters(run.stats, recorded)
                     opened.spent = _seconds(stopwatch)
                     recorded = run.stats + Stats()
@@ -277,30 +285,44 @@ class Worker:
     def _finish(self, sample: Sample) -> _Open | None:
         """Takes a sample out of its lane. Returns its piece if this made it whole."""
         opened, slot = self._lanes.pop(sample.key)
-        if sample.image is None:
-            reason = sample.error or "there is no image"
-            return self._settle(opened, slot, FailedRow(opened.number(slot), sample.key, sample.seed, reason))
-        steps = len(self._sampler.target.transitions)
-        opened.stats += Stats(1, 0, steps, sample.rounds, sample.calls, sample.evaluations)
-        stored = self._background.submit(self._encode, sample.image, sample)
+        if sample.latent is None:
+            return self._settle(opened, slot, failed_row(sample, opened.number(slot)))
+        stored: Future[StoredImage | FailedRow] = Future()
+        self._undecoded.append((sample, opened.number(slot), stored))
+        if len(self._undecoded) == self._sampler.decode_rows:
+            self._decode_finished()
         return self._settle(opened, slot, stored)
 
-    def _settle(self, opened: _Open, slot: int, result: Future[StoredImage] | FailedRow) -> _Open | None:
+    def _decode_finished(self) -> None:
+        """Hands the samples that wait for their images to the background thread."""
+        if self._undecoded:
+            self._background.submit(self._store, self._undecoded)
+            self._undecoded = []
+
+    def _store(self, finished: Sequence[tuple[Sample, int, Future[StoredImage | FailedRow]]]) -> None:
+        """In the background: decodes and encodes samples."""
+        try:
+            with self._timed("decoding"):
+                decoded = self._sampler.decode([sample for sample, _, _ in finished])
+            with self._timed("encoding"):
+                for sample, (_, number, stored) in zip(decoded, finished, strict=True):
+                    if sample.image is None:
+                        self._add("image_failures", 1)
+                        stored.set_result(failed_row(sample, number))
+                        continue
+                    stored.set_result(stored_image(sample.image, sample, self._job.output.image_format))
+        except Exception as error:  # becomes that of their pieces
+            for _, _, stored in finished:
+                if not stored.done():
+                    stored.set_exception(error)
+
+    def _settle(self, opened: _Open, slot: int, result: Future[StoredImage | FailedRow] | FailedRow) -> _Open | None:
         opened.slots[slot] = result
         opened.missing -= 1
-        if isinstance(result, FailedRow):
-            opened.stats += Stats(failed=1)
         with self._changed:
             self._unpublished += 1
             self._totals["image_failures"] += isinstance(result, FailedRow)
         return None if opened.missing else opened
-
-    def _encode(self, pixels: NDArray[np.uint8], sample: Sample) -> StoredImage:
-        """In the background."""
-        began = time.perf_counter()
-        stored = stored_image(pixels, sample, self._job.output.image_format)
-        self._add("encoding_seconds", time.perf_counter() - began)
-        return stored
 
     def _publish(self, opened: _Open) -> None:
         """In the background: commits a piece all of whose rows have a result."""
@@ -315,8 +337,9 @@ class Worker:
 
     def _commit(self, opened: _Open) -> Outcome:
         piece = opened.piece
-        images = {slot: each.result() for slot, each in enumerate(opened.slots) if isinstance(each, Future)}
-        failed = tuple(each for each in opened.slots if isinstance(each, FailedRow))
+        results = [each.result() if isinstance(each, Future) else each for each in opened.slots]
+        images = {slot: each for slot, each in enumerate(results) if isinstance(each, StoredImage)}
+        failed = tuple(each for each in results if isinstance(each, FailedRow))
         if piece.retry and not images:
             return Outcome(piece, "unchanged")
         record = CommitRecord(
@@ -333,7 +356,7 @@ class Worker:
             attempt=opened.attempt,
             device=self._kind,
             software=self._software,
-            counters=opened.stats.to_dict(),
+            counters=(opened.stats + self._counters(list(images.values()), len(failed))).to_dict(),
         )
         rows = opened.rows.drop_columns([ERROR]).take(pa.array(list(images), pa.int64()))
         descriptor, local_path = tempfile.mkstemp(prefix="specdiff-", suffix=".parquet")
@@ -371,9 +394,23 @@ class Worker:
             **{name: now[name] - self._recorded[name] for name in SECONDS},
         )
 
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._add(f"{name}_seconds", time.perf_counter() - began)
+
     def _add(self, total: str, amount: float) -> None:
         with self._changed:
             self._totals[total] += amount
+
+    def _counters(self, images: Sequence[StoredImage], failed: int) -> Stats:
+        """What single images add to the counters of their piece."""
+        steps = len(self._sampler.target.transitions)
+        rows = [Stats(1, 0, steps, each.rounds, each.calls, each.evaluations) for each in images]
+        return sum(rows, Stats(failed=failed))
 
     def _end(self, outcome: Outcome) -> None:
         with self._changed:
@@ -387,6 +424,11 @@ def sampler_of(job: Job, batch_rows: int, device: str) -> specdiff.Sampler:
     target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
     settings = job.sampler.model_dump() | {"batch_rows": batch_rows}
     return specdiff.Sampler(target, **settings)
+
+
+def failed_row(sample: Sample, number: int) -> FailedRow:
+    """A row without an image, and why."""
+    return FailedRow(number, sample.key, sample.seed, sample.error or "there is no image")
 
 
 def stored_image(pixels: NDArray[np.uint8], sample: Sample, image_format: str) -> StoredImage:
@@ -428,5 +470,6 @@ def _lane_counters(now: Stats, before: Stats) -> Stats:
     return Stats(
         batched_calls=now.batched_calls - before.batched_calls,
         padded_rows=now.padded_rows - before.padded_rows,
+        guidance_rows=now.guidance_rows - before.guidance_rows,
         **lists,
     )

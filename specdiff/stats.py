@@ -24,6 +24,7 @@ class Stats:
         evaluations: states of the finished images that the network saw.
         batched_calls: network calls made for all lanes together.
         padded_rows: rows of those calls that held no state of any image.
+        guidance_rows: rows of those calls that held a state for the second time, without its condition.
         drafted_by_position: rounds in which a draft stood at position 1 … γ.
         accepted_by_position: rounds in which that draft was kept.
         rounds_by_part: rounds of single lanes that drafted, by the part of the trajectory that they began in
@@ -41,6 +42,7 @@ class Stats:
     evaluations: int = 0
     batched_calls: int = 0
     padded_rows: int = 0
+    guidance_rows: int = 0
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
     rounds_by_part: list[int] = field(default_factory=list)
@@ -121,12 +123,19 @@ class Stats:
             "delta": _ratios(self.delta_by_part, self.drafts_by_part),
         }
 
+    @property
+    def acceptance(self) -> float | None:
+        """Share of rounds with drafts that kept at least the first; None before the first such round."""
+        drafted, accepted = self.drafted_by_position[:1], self.accepted_by_position[:1]
+        return accepted[0] / drafted[0] if drafted and drafted[0] else None
+
     def to_dict(self) -> dict[str, Any]:
         """Counters and derived figures, ready for JSON."""
         return {
             **asdict(self),
             "block_efficiency": self.block_efficiency,
             "sequential_speedup": self.sequential_speedup,
+            "acceptance": self.acceptance,
         }
 
     @classmethod
