@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def counted(number: int, noun: str) -> str:
-    """'1 worker', '2 workers'."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """'1 worker', '2 workers', '10,000 images'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def flaws(failed: int, skipped: int) -> str:
