@@ -190,6 +190,7 @@ class Driver:
             for number in list(self._members):
                 self._remove(number)
             self._lease.progress = self._result.progress(0)
+            self._meters.show(workers_running=0, workers_pending=0)
         if scheduler.abandoned is not None:
             raise Unavailable(f"no worker can be started: {scheduler.abandoned}")
         return self._result

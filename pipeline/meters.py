@@ -38,6 +38,10 @@ GAUGES = {
 }
 
 
+# Every counter begins by it, so that it is there before it first counts, and `rate` sees that; Ray refuses 0.
+_NOTHING = 5e-324
+
+
 class Meters:
     """The metrics of one run, each with the job's name as its tag `job`."""
 
@@ -45,15 +49,18 @@ class Meters:
         tags = {"job": job}
         self._totals = {name: _counter(name, text, tags, "worker") for name, text in COUNTERS.items()}
         self._events = {name: _counter(name, text, tags) for name, text in EVENTS.items()}
+        for counter in self._events.values():
+            counter.inc(_NOTHING)
         self._gauges = {
             name: Gauge(f"specdiff_{name}", text, ("job",)).set_default_tags(tags) for name, text in GAUGES.items()
         }
 
     def advance(self, worker: int, before: Mapping[str, float], now: Mapping[str, float]) -> None:
-        """A worker's totals went from `before` to `now`."""
+        """A worker's totals went from `before`, {} at first, to `now`."""
         for name, counter in self._totals.items():
-            if (more := now.get(name, 0) - before.get(name, 0)) > 0:
-                counter.inc(more, {"worker": str(worker)})
+            more = now.get(name, 0) - before.get(name, 0)
+            if more > 0 or not before:
+                counter.inc(max(more, _NOTHING), {"worker": str(worker)})
 
     def happened(self, event: str, times: int = 1) -> None:
         """One of `EVENTS`."""

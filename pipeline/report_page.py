@@ -6,14 +6,14 @@ import base64
 import io
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, Undefined
 from PIL import Image
 
 from pipeline import charts
@@ -88,15 +88,19 @@ def page(
     )
 
 
+def _told(told: Callable[..., str]) -> Callable[..., str]:
+    """The same for figures that a report of another version lacks."""
+    return lambda value, *more: told(None if isinstance(value, Undefined) else value, *more)
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("pipeline"),
         autoescape=True,
-        undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "percent": percent, "size": size, "duration": duration}
+    environment.filters |= {name: _told(told) for name, told in TOLD.items()}
     environment.filters |= {"python": repr, "shell": shlex.quote}
     environment.globals["counted"] = counted
     return environment
@@ -138,6 +142,9 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+TOLD: dict[str, Callable[..., str]] = {"number": number, "percent": percent, "size": size, "duration": duration}
 
 
 def _standing(report: Mapping[str, Any]) -> dict[str, str]:

@@ -129,9 +129,10 @@ class _Run:
     @property
     def workers(self) -> int:
         """Most workers at a time."""
-        changes = sorted(change for since, until in self.spans.values() for change in ((since, 0, 1), (until, 1, -1)))
+        begun = [(since, 1, 1) for since, _ in self.spans.values()]
+        ended = [(until, 0, -1) for _, until in self.spans.values()]  # at one moment, first
         most = now = 0
-        for _, _, change in changes:
+        for _, _, change in sorted(begun + ended):
             now += change
             most = max(most, now)
         return most
