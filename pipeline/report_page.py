@@ -22,7 +22,7 @@ from pipeline.words import counted
 from specdiff import Stats
 
 PIXELATED = 96  # images of at most so many pixels are enlarged pixel by pixel
-REASONS, FAILED_ROWS = 12, 40  # most that are listed
+REASONS, FAILED_ROWS = 12, 20  # most that are listed
 METRICS = {
     "fid": "FID",
     "inception_score": "Inception Score",

@@ -61,7 +61,8 @@ def opened(browser: webdriver.Chrome, page: str, width: int, scheme: str = "ligh
         """
         const wide = [...document.querySelectorAll('body *')].filter(
             node => !node.closest('pre') && node.getBoundingClientRect().right > innerWidth + 0.5);
-        return [document.documentElement.scrollWidth - document.documentElement.clientWidth, wide.map(node => node.outerHTML.slice(0, 80))];
+        const page = document.documentElement;
+        return [page.scrollWidth - page.clientWidth, wide.map(node => node.outerHTML.slice(0, 80))];
         """
     )
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
