@@ -312,16 +312,11 @@ class Run:
 
         Returns:
             Kept drafts, int64 [lanes]; whether each new state is finite, bool [lanes]; δ of the drafts, float64
-            [lanes, longest block].
+            [lanes, γ].
         """
-        drafts = int(length.max())  # the round is as long as its longest block
-        if self._sampler.compiled:
-            drafts = self._sampler.draft_length  # a compiled round has one shape
-        shown = np.stack([steps, stream], axis=2)[:, : drafts + 1].reshape(len(length), -1)
-        # One copy to the device: steps and streams by turns, drafts, whether a step follows them.
-        plan = self._upload(np.column_stack([shown, length, bonus]))
-        step, streams = plan[:, :-2].view(len(plan), drafts + 1, 2).unbind(2)
-        limit, follows = plan[:, -2], plan[:, -1].bool()
+        plan = self._upload(np.column_stack([steps, stream, length, bonus]))  # one copy to the device
+        step, streams, rest = plan.split([steps.shape[1], steps.shape[1], 2], 1)
+        limit, follows = rest[:, 0], rest[:, 1].bool()
         opened = None
         if opening.any():
             rows = max(1, self._sampler.batch_rows // (self._sampler.draft_length + 1))
@@ -329,14 +324,15 @@ class Run:
             cast(Drafter, self._drafter).observe(self._state[:, None], opened, step[:, :1], 0 * limit, 0 * limit)
             wanted = wanted & ~(opening[:, None] & (np.arange(wanted.shape[1]) == 0))
         path, guesses, z = self._draft(step, streams)
-        predictions = self._evaluate(path, step, wanted[:, : drafts + 1], self._sampler.batch_rows)
+        predictions = self._evaluate(path, step, wanted, self._sampler.batch_rows)
         if opened is not None:
-            predictions[:, :1] += opened  # each is zero where the other is not
+            first = torch.where(self._upload(opening).view(-1, *([1] * (path.dim() - 1))), opened, predictions[:, :1])
+            predictions = torch.cat([first, predictions[:, 1:]], 1)
         self._state, tau, told = self._verify(path, guesses, predictions, z, step, streams, limit, follows)
         if self._drafter is not None and not self._drafter.opens:
             # The network may have failed at a draft that was dropped; that is no reason for the image to fail.
-            self._drafter.observe(path, predictions.nan_to_num_(0.0, 0.0, 0.0), step, tau, limit)
-        read = told.cpu().numpy()  # the round's one read
+            self._drafter.observe(path, predictions.nan_to_num(0.0, 0.0, 0.0), step, tau, limit)
+        read = told.cpu().numpy()  # the round's only one
         kept = read[:, 0].astype(np.int64)
         self._record(path, kept)
         return kept, read[:, 1].astype(bool), read[:, 2:]
@@ -345,11 +341,11 @@ class Run:
         """Draft.
 
         Args:
-            step, streams: int64 [lanes, drafts + 1].
+            step, streams: int64 [lanes, γ + 1].
 
         Returns:
-            The path ỹ_0 …, float32 [lanes, drafts + 1, *shape]; the predictions x̃ it was made of, one less; and the
-            noise z, as many as the path.
+            The path ỹ_0 …, float32 [lanes, γ + 1, *shape]; the predictions x̃ it was made of, one less; and the noise z,
+            as many as the path.
         """
         (lanes, count), shape = step.shape, self._state.shape[1:]
         a, b, sigma, _ = self._coefficients(step)
@@ -379,14 +375,14 @@ class Run:
 
         Args:
             path, guesses, z: of ``_draft_path``.
-            predictions: float32 [lanes, drafts + 1, *shape], x̂ along the path.
-            step, streams: int64 [lanes, drafts + 1].
+            predictions: float32 [lanes, γ + 1, *shape], x̂ along the path.
+            step, streams: int64 [lanes, γ + 1].
             limit: int64 [lanes], drafts that count.
             follows: bool [lanes], whether a step follows the last draft.
 
         Returns:
-            The new states, float32 [lanes, *shape]; τ, int64 [lanes]; and τ, whether the new state is finite, and the
-            drafts' δ side by side, float64 [lanes, 2 + drafts].
+            The new states, float32 [lanes, *shape]; τ, int64 [lanes]; and what the host wants to know, float64
+            [lanes, 2 + γ]: τ, whether the new state is finite, δ of the drafts.
         """
         every, drafts = torch.arange(len(path), device=path.device), guesses.shape[1]
         a, b, sigma, ratio = self._coefficients(step)
@@ -394,7 +390,7 @@ class Run:
             gap = ratio[:, :drafts] * (guesses - predictions[:, :drafts])
             tau, noise, delta = self._couple(gap, z, limit, step, streams)
         else:
-            tau, noise, delta = torch.zeros_like(limit), z[:, 0], path.new_empty((len(path), 0), dtype=torch.float64)
+            tau, noise, delta = torch.zeros_like(limit), z[:, 0], ratio.flatten(1)[:, :0].double()
         # A step of the target from the last state kept; its noise is the residual's where a draft was rejected.
         new = a[every, tau] * path[every, tau] + b[every, tau] * predictions[every, tau] + sigma[every, tau] * noise
         ends = (tau == limit) & ~follows
@@ -447,15 +443,19 @@ class Run:
         return tau, torch.where((tau < limit).view(-1, *ones), corrected, noise), delta
 
     def _evaluate(self, path: Tensor, step: Tensor, wanted: NDArray[np.bool_], size: int) -> Tensor:
-        """x̂ at the wanted states of path, in calls of exactly ``size`` rows; elsewhere zeros."""
+        """x̂ at the wanted states of path, in calls of exactly ``size`` rows; elsewhere any number."""
         rows = np.flatnonzero(wanted)
         if not len(rows):
             return torch.zeros_like(path)
-        states, per_lane, count = path.flatten(0, 1), path.shape[1], len(rows)
+        states, per_lane, useful = path.flatten(0, 1), path.shape[1], len(rows)
+        if len(states) <= size and not self._guided.any():
+            rows = np.arange(len(states))  # padding would take the place of what is left out
+        count = len(rows)
         twice = np.flatnonzero(self._guided[rows // per_lane])  # states that get a second row, without condition
         padding = -(count + len(twice)) % size
         asked = self._upload(np.concatenate([rows, rows[twice], np.repeat(rows[:1], padding)]))
-        seen, steps, lane = states[asked], step.flatten()[asked], asked // per_lane
+        whole = count == len(asked) == len(states)  # then nothing need be copied
+        seen, steps, lane = states if whole else states[asked], step.flatten()[asked], asked // per_lane
         conditioning = {name: values[lane] for name, values in self._conditioning.items()}
         if self._guide is not None and len(twice):
             second = slice(count, count + len(twice))
@@ -469,11 +469,13 @@ class Run:
             other, first = found.clone(), slice(count)
             other[self._upload(twice)] = answers[count : count + len(twice)]
             found = self._guide.conclude(found, other, seen[first], steps[first], _rows(conditioning, first))
+        self.stats.batched_calls += len(chunks)
+        self.stats.padded_rows += len(asked) - useful - len(twice)
+        self.stats.guidance_rows += len(twice)
+        if whole:
+            return found.view_as(path)
         predictions = torch.zeros_like(states)
         predictions[asked[:count]] = found
-        self.stats.batched_calls += len(chunks)
-        self.stats.padded_rows += padding
-        self.stats.guidance_rows += len(twice)
         return predictions.view_as(path)
 
     def _record(self, path: Tensor, kept: NDArray[np.int64]) -> None:

@@ -74,16 +74,16 @@ class Stats:
         """Count a round's drafts.
 
         Args:
-            part: int64 [lanes, at least the longest block], the part of the trajectory of each draft's step.
+            part: int64 [lanes, at least γ], the part of the trajectory of each draft's step.
             length: int64 [lanes], drafts of each lane.
             kept: int64 [lanes], τ.
             ahead: int64 [lanes], steps that each lane advanced.
-            delta: float64 [lanes, longest block], δ; what lies beyond a lane's own length does not count.
+            delta: float64 [lanes, γ], δ; what lies beyond a lane's own length does not count.
         """
-        longest = delta.shape[1]
-        if not longest:
+        drafts = delta.shape[1]
+        if not drafts:
             return
-        position = np.arange(longest)
+        position = np.arange(drafts)
         drafted = position < length[:, None]
         accepted = drafted & (position < kept[:, None])
         known = drafted & np.isfinite(delta)
@@ -93,8 +93,8 @@ class Stats:
             (self.accepted_by_position, accepted.sum(0)),
             (self.rounds_by_part, np.bincount(part[began, 0], minlength=parts)),
             (self.advanced_by_part, np.bincount(part[began, 0], ahead[began], minlength=parts).astype(int)),
-            (self.drafts_by_part, np.bincount(part[:, :longest][known], minlength=parts)),
-            (self.delta_by_part, np.bincount(part[:, :longest][known], delta[known], minlength=parts)),
+            (self.drafts_by_part, np.bincount(part[:, :drafts][known], minlength=parts)),
+            (self.delta_by_part, np.bincount(part[:, :drafts][known], delta[known], minlength=parts)),
         )
         for counter, more in added:
             for i, value in enumerate(more.tolist()):
@@ -113,6 +113,12 @@ class Stats:
         """Σ N / Σ calls; None before the first image."""
         return self.steps / self.calls if self.calls else None
 
+    @property
+    def acceptance(self) -> float | None:
+        """Share of rounds with drafts that kept at least the first; None before the first such round."""
+        drafted, accepted = self.drafted_by_position[:1], self.accepted_by_position[:1]
+        return accepted[0] / drafted[0] if drafted and drafted[0] else None
+
     def along(self) -> dict[str, list[float | None]]:
         """The trajectory in equal parts: where each is (0 noise … 1 image), its block efficiency and mean δ, None where
         nothing was drafted."""
@@ -122,12 +128,6 @@ class Stats:
             "block_efficiency": _ratios(self.advanced_by_part, self.rounds_by_part),
             "delta": _ratios(self.delta_by_part, self.drafts_by_part),
         }
-
-    @property
-    def acceptance(self) -> float | None:
-        """Share of rounds with drafts that kept at least the first; None before the first such round."""
-        drafted, accepted = self.drafted_by_position[:1], self.accepted_by_position[:1]
-        return accepted[0] / drafted[0] if drafted and drafted[0] else None
 
     def to_dict(self) -> dict[str, Any]:
         """Counters and derived figures, ready for JSON."""
