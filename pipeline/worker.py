@@ -382,7 +382,7 @@ class Worker:
     def _work(self, opened: _Open) -> Work:
         """What the worker has spent and no record tells of yet. In the background, before the piece is uploaded."""
         with self._changed:
-            now = {name: self._totals[f"{name}_seconds"] for name in ("encoding", "upload")}
+            now = {name: self._totals[f"{name}_seconds"] for name in BESIDE}
         now |= {name: opened.spent.get(f"{name}_seconds", self._recorded[name]) for name in SAMPLING}
         now["start"] = self._start_s
         return Work(
