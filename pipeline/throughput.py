@@ -23,10 +23,11 @@ class Throughput:
     """
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(PHASES + BESIDE, 0.0)
+        # Whole microseconds, as records hold them, so that sums do not depend on the order of the records.
+        self._micros = dict.fromkeys(PHASES + BESIDE, 0)
         self._images = self._records = self._beyond_first = 0
         self._peak_memory = self._peak_device_memory = 0
-        self._devices: dict[str, list[float]] = {}  # kind → images, seconds
+        self._devices: dict[str, list[int]] = {}  # kind → images, microseconds
         self._runs: dict[float, _Run] = {}
 
     def add(self, record: CommitRecord) -> None:
@@ -38,12 +39,12 @@ class Throughput:
         self._records += 1
         self._images += record.written
         for name in PHASES + BESIDE:
-            self._seconds[name] += getattr(work, name)
+            self._micros[name] += _micros(getattr(work, name))
         self._peak_memory = max(self._peak_memory, work.peak_memory)
         self._peak_device_memory = max(self._peak_device_memory, work.peak_device_memory)
-        device = self._devices.setdefault(record.device, [0, 0.0])
+        device = self._devices.setdefault(record.device, [0, 0])
         device[0] += record.written
-        device[1] += work.device_seconds
+        device[1] += sum(_micros(getattr(work, name)) for name in PHASES)
         self._runs.setdefault(work.run, _Run(work.run)).add(work, record.written)
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,8 +58,8 @@ class Throughput:
             return {}
         runs = [self._runs[began] for began in sorted(self._runs)]
         seconds, whole = sum(run.seconds for run in runs), sum(run.seconds_with_start for run in runs)
-        held = sum(self._seconds[name] for name in PHASES)
-        at_work = held - self._seconds["start"]
+        micros = sum(self._micros[name] for name in PHASES)
+        held, at_work = micros / 1e6, (micros - self._micros["start"]) / 1e6
         return {
             "images": self._images,
             "images_per_s": _ratio(self._images, seconds),
@@ -69,13 +70,14 @@ class Throughput:
             "workers": max(run.workers for run in runs),
             "device_seconds": held,
             "device_seconds_per_1000_images": _ratio(1000 * held, self._images),
-            "shares": {name: _ratio(self._seconds[name], held) for name in PHASES},
-            "shares_beside": {name: _ratio(self._seconds[name], held) for name in BESIDE},
+            "shares": {name: _ratio(self._micros[name], micros) for name in PHASES},
+            "shares_beside": {name: _ratio(self._micros[name], micros) for name in BESIDE},
             "peak_memory_bytes": self._peak_memory,
             "peak_device_memory_bytes": self._peak_device_memory or None,
             "attempts_beyond_first": self._beyond_first,
             "devices": {
-                kind: {"images": images, "device_seconds": spent} for kind, (images, spent) in self._devices.items()
+                kind: {"images": images, "device_seconds": spent / 1e6}
+                for kind, (images, spent) in self._devices.items()
             },
             "runs": [run.to_dict() for run in runs],
         }
@@ -148,6 +150,10 @@ class _Run:
             "slice_s": self.slice_s,
             "images_per_s": [round(self.course[i] / self.slice_s, 4) for i in slices],
         }
+
+
+def _micros(seconds: float) -> int:
+    return round(1e6 * seconds)
 
 
 def _ratio(above: float, below: float) -> float | None:

@@ -44,11 +44,6 @@ class Work:
     peak_memory: int = 0
     peak_device_memory: int = 0
 
-    @property
-    def device_seconds(self) -> float:
-        """How long the device was held for this, start included."""
-        return self.start + self.network + self.coupling + self.idle
-
     def to_dict(self) -> dict[str, Any]:
         return {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(self).items()}
 

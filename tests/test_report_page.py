@@ -81,7 +81,7 @@ CLEAN = {"overflow": [0, []], "console": [], "asked": []}
 def readme_report(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of the README's job, cut short."""
     folder = tmp_path_factory.mktemp("readme") / "fashion"
-    command = ["run", str(README_JOB), "--output", str(folder), "--limit", "20", "--set", "output.shard_size=5"]
+    command = ["run", str(README_JOB), "--output", str(folder), "--limit", "10", "--set", "output.shard_size=5"]
     result = CliRunner().invoke(main, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return (folder / "report" / "report.html").as_uri()
@@ -92,7 +92,7 @@ def readme_report(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> str
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_readmes_report(browser: webdriver.Chrome, readme_report: str, width: int, scheme: str) -> None:
     assert opened(browser, readme_report, width, scheme) == CLEAN
-    assert len(browser.find_elements(By.CSS_SELECTOR, "#images img")) == 20
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#images img")) == 10
     assert all(
         browser.execute_script("return arguments[0].naturalWidth", image) == 28
         for image in browser.find_elements(By.CSS_SELECTOR, "#images img")

@@ -14,18 +14,18 @@ from pipeline.cli import main
 
 def test_strong_and_weak_scaling(cluster: str, tmp_path: Path) -> None:
     job = job_file(tmp_path, target={"name": "fashion-mnist", "steps": 10})
-    command = ["bench", str(job), "--workers", "2,1", "--images", "16", "--output", str(tmp_path / "found")]
+    command = ["bench", str(job), "--workers", "2,1", "--images", "8", "--output", str(tmp_path / "found")]
     result = CliRunner().invoke(main, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "found" / "scaling.json").read_text())
-    assert [(row["workers"], row["images"]) for row in report["strong"]] == [(1, 16), (2, 16)]
-    assert [(row["workers"], row["images"]) for row in report["weak"]] == [(1, 16), (2, 32)]
+    assert [(row["workers"], row["images"]) for row in report["strong"]] == [(1, 8), (2, 8)]
+    assert [(row["workers"], row["images"]) for row in report["weak"]] == [(1, 8), (2, 16)]
     for curve in (report["strong"], report["weak"]):
         assert [row["at_work"] for row in curve] == [1, 2]
         assert curve[0]["speedup"] == curve[0]["efficiency"] == 1
         assert curve[1]["efficiency"] == pytest.approx(curve[1]["speedup"] / 2)
         assert curve[1]["speedup"] == pytest.approx(curve[1]["images_per_s"] / curve[0]["images_per_s"])
-    assert report["shard_size"] == 2
+    assert report["shard_size"] == 1
     assert "strong" in (tmp_path / "found" / "scaling.txt").read_text()
     assert not (tmp_path / "job").exists(), "the job's own output is left alone"
 
