@@ -166,8 +166,9 @@ def _standing(report: Mapping[str, Any]) -> dict[str, str]:
 
 def _how(report: Mapping[str, Any]) -> str:
     """Target and sampler in one line."""
-    target, sampler = report["settings"]["target"], report["settings"]["sampler"]
-    steps = target.get("steps") or report["card"]["identity"].get("target", {}).get("steps")
+    settings, made = report["settings"], report["card"]["identity"]
+    target, sampler = settings["target"], settings["sampler"] | made.get("sampler", {})
+    steps = target.get("steps") or made.get("target", {}).get("steps")
     said = [target["name"], *([counted(steps, "step")] if steps else [])]
     if sampler["verification"] == "none":
         return ", ".join([*said, "sequential sampler"])

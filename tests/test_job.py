@@ -356,7 +356,7 @@ def test_work_that_is_lost_with_a_worker_is_told(cluster: str, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     throughput = json.loads(Storage(str(tmp_path / "set")).read("report/report.json"))["throughput"]
     assert throughput["lost_images"] == 1
-    assert throughput["attempts_beyond_first"] == 2, "of shards 1 and 2, which it held"
+    assert throughput["attempts_beyond_first"] in (1, 2), "of shard 1, and of 2 where it held that too"
     assert throughput["images"] == 12
 
 
