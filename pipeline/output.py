@@ -90,7 +90,12 @@ def write_job(storage: Storage, job: Job, info: TargetInfo, identity: dict[str, 
         "identity": identity,
         "job": job.model_dump(mode="json"),
         "manifest": manifest,
-        "target": {"shape": list(info.shape), "licence": info.licence, "weights_sha256": info.weights_sha256},
+        "target": {
+            "shape": list(info.shape),
+            "licence": info.licence,
+            "weights_sha256": info.weights_sha256,
+            "revision": info.revision,
+        },
         "software": software(),
     }
     old = _read(storage)

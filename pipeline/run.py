@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import specdiff
-from pipeline.errors import PipelineError, UsageError
+from pipeline.errors import PipelineError, Unavailable, UsageError
 from pipeline.evaluation import check_evaluation, evaluate
 from pipeline.failures import FAILURES, write_failures
 from pipeline.inventory import Inventory
@@ -23,6 +23,7 @@ from pipeline.signals import Interrupted, Signals
 from pipeline.spec import Job, identity
 from pipeline.storage import Storage
 from specdiff import TargetInfo
+from specdiff.targets import TargetUnavailable
 
 Say = Callable[[str], None]
 
@@ -141,12 +142,15 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
     Raises:
         UsageError: an unknown target or settings that it refuses, an output of a kind that there is none of, or an
             evaluation that could not be done.
+        Unavailable: the target would have to be downloaded, and the hub is out of reach.
     """
     Storage(job.output.uri)
     try:
         info = specdiff.inspect_target(job.target.name, **job.target.settings())
     except ValueError as error:
         raise UsageError(f"target: {error}") from error
+    except TargetUnavailable as error:
+        raise Unavailable(f"target: {error}") from error
     try:
         specdiff.check_settings(**job.sampler.model_dump())
     except ValueError as error:

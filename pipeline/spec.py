@@ -54,6 +54,11 @@ class TargetSpec(_Section):
         default="float32", description="Arithmetic of the network."
     )
     compile: bool = Field(default=False, description="Whether the network is compiled.")
+    null_class: bool = Field(
+        default=False,
+        description="Whether the last class of a class-conditional UNet2DModel stands for no class; its configuration "
+        "does not say.",
+    )
 
     def settings(self) -> dict[str, Any]:
         """What is set beyond the defaults, as keyword arguments of `specdiff.load_target` and `inspect_target`."""
@@ -101,6 +106,9 @@ class RangeSpec(_Section):
     labels: Literal["cycle"] | list[int] | None = Field(
         default=None,
         description="`cycle` takes all the target's classes in turn, a list takes those in turn; none if left out.",
+    )
+    guidance_scale: float | None = Field(
+        default=None, ge=0, description="Guidance scale of every row; no guidance if left out."
     )
 
     @field_validator("labels", mode="before")
@@ -227,12 +235,6 @@ class Job(_Section):
 
 # Setting → the values that work today. Settings that are not here work in full.
 BUILT: Mapping[str, tuple[Any, ...]] = {
-    "target.revision": (None,),
-    "target.churn": (None,),
-    "target.spacing": (None,),
-    "target.variance": (None,),
-    "target.dtype": ("float32",),
-    "target.compile": (False,),
     "evaluate.metrics": ("fid",),
     "schedule": (None,),
 }
@@ -269,8 +271,6 @@ def load_job(path: str, overrides: Sequence[str] = ()) -> Job:
 
 def _refuse_unbuilt(job: Job, where: WhereFunction) -> None:
     found = [(setting, _unbuilt(job, setting)) for setting in BUILT]
-    if "/" in job.target.name or job.target.name.startswith("."):
-        found.append(("target.name", "model folders and hub ids are not built yet; see `specdiff targets`"))
     problems = [f"{where(tuple(setting.split('.')))}: {reason}" for setting, reason in found if reason]
     if problems:
         raise UsageError("\n".join(problems))
@@ -297,6 +297,8 @@ def identity(job: Job, info: TargetInfo, batch_rows: int, manifest_digest: str) 
     Lanes are left out: they change nothing at equal `batch_rows`, the resolved number of rows of a network call.
     """
     target = job.target.model_dump(mode="json") | {"steps": info.steps, "weights_sha256": info.weights_sha256}
+    if info.config_sha256 is not None:  # the hashes say which model it is, wherever it lies
+        target |= {"name": None, "revision": None, "config_sha256": info.config_sha256}
     sampler = job.sampler.model_dump(mode="json", exclude={"lanes"}) | {"batch_rows": batch_rows}
     if job.sampler.gain == "kalman":
         sampler["gain_sha256"] = info.gain_sha256

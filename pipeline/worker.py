@@ -1,9 +1,9 @@
 """The actor that owns one device: rows in, committed files out.
 
 Three threads share the work. The caller's reads the rows of a new piece; the sampling thread keeps the lanes full,
-taking the next piece's rows while the last rows of the one before are still in progress; the background thread encodes
-images and publishes finished pieces, so that sampling never waits for them. What is held is bounded by the pieces
-submitted.
+taking the next piece's rows while the last rows of the one before are still in progress; the background thread decodes
+latents, encodes images and publishes finished pieces, so that sampling never waits for them. What is held is bounded by
+the pieces submitted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Open:
     piece: Piece
     attempt: int
     rows: pa.Table
-    slots: list[Future[StoredImage] | FailedRow | None]
+    slots: list[Future[StoredImage | FailedRow] | FailedRow | None]
     waiting: deque[tuple[int, Request]]  # rows that no lane has had yet, by slot
     missing: int  # good rows without a result
     skipped: int
@@ -114,7 +114,12 @@ class Worker:
         self._ending = False
         self._fault: str | None = None
 
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        # Of the sampling thread alone: finished samples, each with its row's number and what is to hold its image.
+        self._undecoded: list[tuple[Sample, int, Future[StoredImage | FailedRow]]] = []
+        # Threads for the decoder, too: their number belongs to the thread that calls the network.
+        self._background = ThreadPoolExecutor(
+            1, "publish", initializer=torch.set_num_threads, initargs=(job.workers.threads,)
+        )
         threading.Thread(target=self._run, name="sample", daemon=True).start()
 
     def describe(self) -> dict[str, Any]:
@@ -174,7 +179,7 @@ class Worker:
     def _run(self) -> None:
         """The sampling thread."""
         try:
-            # Here and not in __init__: the number of threads belongs to the thread that calls the network.
+            # Here and not in __init__, as for the background thread.
             torch.set_num_threads(self._job.workers.threads)
             run = self._sampler.start()
             recorded = run.stats + Stats()
@@ -183,6 +188,7 @@ class Worker:
                 settled = self._begin(run, taken) + [self._finish(sample) for sample in run.round()]
                 for opened in settled:
                     if opened is not None:
+                        self._decode_finished()
                         opened.stats += _lane_counters(run.stats, recorded)
                         recorded = run.stats + Stats()
                         self._background.submit(self._publish, opened)
@@ -220,19 +226,37 @@ class Worker:
     def _finish(self, sample: Sample) -> _Open | None:
         """Takes a sample out of its lane. Returns its piece if this made it whole."""
         opened, slot = self._lanes.pop(sample.key)
-        if sample.image is None:
-            reason = sample.error or "there is no image"
-            return self._settle(opened, slot, FailedRow(opened.number(slot), sample.key, sample.seed, reason))
-        steps = len(self._sampler.target.transitions)
-        opened.stats += Stats(1, 0, steps, sample.rounds, sample.calls, sample.evaluations)
-        stored = self._background.submit(stored_image, sample.image, sample, self._job.output.image_format)
+        if sample.latent is None:
+            return self._settle(opened, slot, failed_row(sample, opened.number(slot)))
+        stored: Future[StoredImage | FailedRow] = Future()
+        self._undecoded.append((sample, opened.number(slot), stored))
+        if len(self._undecoded) == self._sampler.decode_rows:
+            self._decode_finished()
         return self._settle(opened, slot, stored)
 
-    def _settle(self, opened: _Open, slot: int, result: Future[StoredImage] | FailedRow) -> _Open | None:
+    def _decode_finished(self) -> None:
+        """Hands the samples that wait for their images to the background thread."""
+        if self._undecoded:
+            self._background.submit(self._store, self._undecoded)
+            self._undecoded = []
+
+    def _store(self, finished: Sequence[tuple[Sample, int, Future[StoredImage | FailedRow]]]) -> None:
+        """In the background: decodes and encodes samples."""
+        try:
+            decoded = self._sampler.decode([sample for sample, _, _ in finished])
+            for sample, (_, number, stored) in zip(decoded, finished, strict=True):
+                if sample.image is None:
+                    stored.set_result(failed_row(sample, number))
+                else:
+                    stored.set_result(stored_image(sample.image, sample, self._job.output.image_format))
+        except Exception as error:  # becomes that of their pieces
+            for _, _, stored in finished:
+                if not stored.done():
+                    stored.set_exception(error)
+
+    def _settle(self, opened: _Open, slot: int, result: Future[StoredImage | FailedRow] | FailedRow) -> _Open | None:
         opened.slots[slot] = result
         opened.missing -= 1
-        if isinstance(result, FailedRow):
-            opened.stats += Stats(failed=1)
         with self._changed:
             self._unpublished += 1
         return None if opened.missing else opened
@@ -249,8 +273,9 @@ class Worker:
 
     def _commit(self, opened: _Open) -> Outcome:
         piece = opened.piece
-        images = {slot: each.result() for slot, each in enumerate(opened.slots) if isinstance(each, Future)}
-        failed = tuple(each for each in opened.slots if isinstance(each, FailedRow))
+        results = [each.result() if isinstance(each, Future) else each for each in opened.slots]
+        images = {slot: each for slot, each in enumerate(results) if isinstance(each, StoredImage)}
+        failed = tuple(each for each in results if isinstance(each, FailedRow))
         if piece.retry and not images:
             return Outcome(piece, "unchanged")
         record = CommitRecord(
@@ -267,7 +292,7 @@ class Worker:
             attempt=opened.attempt,
             device=self._device,
             software=self._software,
-            counters=opened.stats.to_dict(),
+            counters=(opened.stats + self._counters(list(images.values()), len(failed))).to_dict(),
         )
         rows = opened.rows.drop_columns([ERROR]).take(pa.array(list(images), pa.int64()))
         descriptor, local_path = tempfile.mkstemp(prefix="specdiff-", suffix=".parquet")
@@ -283,6 +308,12 @@ class Worker:
             record = there
         return Outcome(piece, "committed", record)
 
+    def _counters(self, images: Sequence[StoredImage], failed: int) -> Stats:
+        """What single images add to the counters of their piece."""
+        steps = len(self._sampler.target.transitions)
+        rows = [Stats(1, 0, steps, each.rounds, each.calls, each.evaluations) for each in images]
+        return sum(rows, Stats(failed=failed))
+
     def _end(self, outcome: Outcome) -> None:
         with self._changed:
             self._outcomes.append(outcome)
@@ -295,6 +326,11 @@ def sampler_of(job: Job, batch_rows: int, device: str) -> specdiff.Sampler:
     target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
     settings = job.sampler.model_dump() | {"batch_rows": batch_rows}
     return specdiff.Sampler(target, **settings)
+
+
+def failed_row(sample: Sample, number: int) -> FailedRow:
+    """A row without an image, and why."""
+    return FailedRow(number, sample.key, sample.seed, sample.error or "there is no image")
 
 
 def stored_image(pixels: NDArray[np.uint8], sample: Sample, image_format: str) -> StoredImage:
@@ -331,6 +367,7 @@ def _lane_counters(now: Stats, before: Stats) -> Stats:
     return Stats(
         batched_calls=now.batched_calls - before.batched_calls,
         padded_rows=now.padded_rows - before.padded_rows,
+        guidance_rows=now.guidance_rows - before.guidance_rows,
         drafted_by_position=grown(now.drafted_by_position, before.drafted_by_position),
         accepted_by_position=grown(now.accepted_by_position, before.accepted_by_position),
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from specdiff.gain import Gain, calibrate
 from specdiff.noise import Purpose, normals, uniforms
 from specdiff.requests import Request, Sample
 from specdiff.stats import Stats
-from specdiff.targets.base import Target
+from specdiff.targets.base import Guided, Target
 from specdiff.verification import Block, Reflection, Token, Verification
 
 DrafterFactory = Callable[[int, tuple[int, ...], torch.device], Drafter]
@@ -104,6 +104,8 @@ class Sampler:
         self.orthogonal = orthogonal
         self.record_steps = tuple(record_steps)
         self.device = torch.device(getattr(target, "device", "cpu"))
+        self.compiled = bool(getattr(target, "compile", False))
+        self.decode_rows: int = getattr(target, "decode_rows", 1)
         self.drafter = _drafter(drafter, target, held, reuse, gain) if draft_length else None
         self.verification = _verification(verification, correction)
 
@@ -112,14 +114,22 @@ class Sampler:
         return Run(self)
 
     def stream(self, requests: Iterable[Request]) -> Iterator[Sample]:
-        """Samples in the order in which they finish; requests are taken as lanes fall free."""
+        """Samples in the order in which they finish; requests are taken as lanes fall free.
+
+        Where the target decodes several at a time, samples wait until there are as many.
+        """
         run = self.start()
         waiting = iter(requests)
+        finished: list[Sample] = []
         while True:
             run.submit(list(islice(waiting, run.free)))
             if not run.busy:
+                yield from self.decode(finished)
                 return
-            yield from run.round()
+            finished += run.round()
+            whole = len(finished) - len(finished) % self.decode_rows
+            yield from self.decode(finished[:whole])
+            finished = finished[whole:]
 
     def sample(self, requests: Iterable[Request]) -> Result:
         """All samples, in the order of the requests.
@@ -137,7 +147,31 @@ class Sampler:
         while len(samples) < len(requests):
             run.submit(list(islice(waiting, run.free)))
             samples += run.round()
-        return Result(sorted(samples, key=lambda sample: order[sample.key]), run.stats)
+        return Result(self.decode(sorted(samples, key=lambda sample: order[sample.key])), run.stats)
+
+    def decode(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Samples with the images of their latents, as :meth:`Run.round` leaves them to be made.
+
+        The decoder is always called with exactly ``decode_rows`` rows, the last one repeated where there are fewer, so
+        that an image's bytes do not depend on which others are decoded with it. May be called in another thread than
+        the rounds.
+        """
+        latents = [sample for sample in samples if sample.latent is not None]
+        groups = [latents[at : at + self.decode_rows] for at in range(0, len(latents), self.decode_rows)]
+        decoded = chain.from_iterable(map(self._decoded, groups))
+        return [sample if sample.latent is None else next(decoded) for sample in samples]
+
+    @torch.no_grad()
+    def _decoded(self, group: Sequence[Sample]) -> list[Sample]:
+        latents = torch.stack([cast(Tensor, sample.latent) for sample in group])
+        padded = torch.cat([latents, latents[-1:].expand(self.decode_rows - len(group), *latents.shape[1:])])
+        try:
+            images = self.target.decode(padded.to(self.device))[: len(group)].cpu().numpy()
+        except ValueError as error:
+            if len(group) > 1:  # find out which
+                return [sample for each in group for sample in self._decoded([each])]
+            return [replace(group[0], latent=None, error=str(error))]
+        return [replace(sample, image=image) for sample, image in zip(group, images, strict=True)]
 
 
 class Run:
@@ -153,6 +187,7 @@ class Run:
         )
         self._sampler = sampler
         self._target = sampler.target
+        self._guide = sampler.target if isinstance(sampler.target, Guided) else None
         self._device = sampler.device
         lanes, shape = sampler.lanes, tuple(sampler.target.shape)
 
@@ -172,6 +207,7 @@ class Run:
         self._calls = np.zeros(lanes, np.int64)
         self._evaluations = np.zeros(lanes, np.int64)
         self._drafted_until = np.zeros(lanes, np.int64)  # steps before this one have been drafted by some round
+        self._guided = np.zeros(lanes, bool)  # whether states need a second row
         self._ready = np.zeros(lanes, bool)  # whether the drafter knows something of the lane
 
         self._seed = torch.zeros(lanes, dtype=torch.int64, device=self._device)
@@ -179,6 +215,8 @@ class Run:
         self._conditioning: dict[str, Tensor] = {}
         self._records = torch.zeros((lanes, len(sampler.record_steps), *shape))
         self._drafter = sampler.drafter(lanes, shape, self._device) if sampler.drafter else None
+        compiled = torch.compile(dynamic=False) if sampler.compiled else lambda function: function
+        self._draft, self._verify = compiled(self._draft_path), compiled(self._verify_path)
 
     @property
     def busy(self) -> int:
@@ -218,13 +256,19 @@ class Run:
         for counter in (self._step, self._rounds, self._calls, self._evaluations, self._drafted_until):
             counter[empty] = 0
         self._ready[empty] = False
+        self._guided[empty] = False if self._guide is None else self._guide.guided(requests)
         for i, step in enumerate(self._sampler.record_steps):
             if step == 0:
                 self._records[empty, i] = self._state[lanes].cpu()
 
     @torch.no_grad()
     def round(self) -> list[Sample]:
-        """Advance every busy lane by one round: draft, one call, verify. Returns the samples that it finished."""
+        """Advance every busy lane by one round: draft, one call, verify.
+
+        Returns:
+            The samples that it finished, with their latents; images are left to :meth:`Sampler.decode`, so that no lane
+            waits for them.
+        """
         busy = np.array([request is not None for request in self._requests])
         if not busy.any():
             return []
@@ -267,31 +311,80 @@ class Run:
         opening: NDArray[np.bool_],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The round on the device: kept drafts, int64 [lanes], and whether each new state is finite, bool [lanes]."""
-        lanes, shape = self._state.shape[0], self._state.shape[1:]
         drafts = int(length.max())  # the round is as long as its longest block
-        step, streams = self._upload(steps[:, : drafts + 1]), self._upload(stream[:, : drafts + 1])
-        limit, every = self._upload(length), torch.arange(lanes, device=self._device)
-        # four of [lanes, drafts + 1, 1 …]
-        a, b, sigma, ratio = self._tables[:, step].reshape(4, lanes, drafts + 1, *(1 for _ in shape))
-
-        z = normals(self._seed[:, None], step, streams, shape.numel()).view(lanes, drafts + 1, *shape)
-        window = Window(step, a, b, sigma, z)
-        path = torch.empty((lanes, drafts + 1, *shape), device=self._device)
-        path[:, 0] = self._state
+        if self._sampler.compiled:
+            drafts = self._sampler.draft_length  # a compiled round has one shape
+        shown = np.stack([steps, stream], axis=2)[:, : drafts + 1].reshape(len(length), -1)
+        # One copy to the device: steps and streams by turns, drafts, whether a step follows them.
+        plan = self._upload(np.column_stack([shown, length, bonus]))
+        step, streams = plan[:, :-2].view(len(plan), drafts + 1, 2).unbind(2)
+        limit, follows = plan[:, -2], plan[:, -1].bool()
+        opened = None
         if opening.any():
             rows = max(1, self._sampler.batch_rows // (self._sampler.draft_length + 1))
-            start = self._evaluate(path[:, :1], step[:, :1], opening[:, None], rows)
-            cast(Drafter, self._drafter).observe(path, start, step, 0 * limit, 0 * limit)
+            opened = self._evaluate(self._state[:, None], step[:, :1], opening[:, None], rows)
+            cast(Drafter, self._drafter).observe(self._state[:, None], opened, step[:, :1], 0 * limit, 0 * limit)
             wanted = wanted & ~(opening[:, None] & (np.arange(wanted.shape[1]) == 0))
-        guesses = cast(Drafter, self._drafter).draft(self._state, window) if drafts else path[:, :0]
-        # The network may have failed at a draft that was dropped; that is no reason for the image to fail.
-        guesses = guesses.nan_to_num(0.0, 0.0, 0.0)
-        for j in range(drafts):
-            path[:, j + 1] = window.next(j, path[:, j], guesses[:, j])
-
+        path, guesses, z = self._draft(step, streams)
         predictions = self._evaluate(path, step, wanted[:, : drafts + 1], self._sampler.batch_rows)
-        if opening.any():
-            predictions[:, :1] += start  # each is zero where the other is not
+        if opened is not None:
+            predictions[:, :1] += opened  # each is zero where the other is not
+        self._state, told = self._verify(path, guesses, predictions, z, step, streams, limit, follows)
+        if self._drafter is not None and not self._drafter.opens:
+            # The network may have failed at a draft that was dropped; that is no reason for the image to fail.
+            self._drafter.observe(path, predictions.nan_to_num_(0.0, 0.0, 0.0), step, told[0], limit)
+        kept, finite = told.cpu().numpy()  # the round's one read
+        self._record(path, kept)
+        return kept, finite.astype(bool)
+
+    def _draft_path(self, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Draft.
+
+        Args:
+            step, streams: int64 [lanes, drafts + 1].
+
+        Returns:
+            The path ỹ_0 …, float32 [lanes, drafts + 1, *shape]; the predictions x̃ it was made of, one less; and the
+            noise z, as many as the path.
+        """
+        (lanes, count), shape = step.shape, self._state.shape[1:]
+        a, b, sigma, _ = self._coefficients(step)
+        z = normals(self._seed[:, None], step, streams, shape.numel()).view(lanes, count, *shape)
+        path = torch.empty_like(z)
+        path[:, 0] = self._state
+        if count == 1:
+            return path, path[:, :0], z
+        window = Window(step, a, b, sigma, z)
+        guesses = cast(Drafter, self._drafter).draft(self._state, window)
+        for j in range(count - 1):
+            path[:, j + 1] = window.next(j, path[:, j], guesses[:, j])
+        return path, guesses, z
+
+    def _verify_path(
+        self,
+        path: Tensor,
+        guesses: Tensor,
+        predictions: Tensor,
+        z: Tensor,
+        step: Tensor,
+        streams: Tensor,
+        limit: Tensor,
+        follows: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Verify, and take the step that follows.
+
+        Args:
+            path, guesses, z: of ``_draft_path``.
+            predictions: float32 [lanes, drafts + 1, *shape], x̂ along the path.
+            step, streams: int64 [lanes, drafts + 1].
+            limit: int64 [lanes], drafts that count.
+            follows: bool [lanes], whether a step follows the last draft.
+
+        Returns:
+            The new states, float32 [lanes, *shape]; and τ with whether each new state is finite, int64 [2, lanes].
+        """
+        every, drafts = torch.arange(len(path), device=path.device), guesses.shape[1]
+        a, b, sigma, ratio = self._coefficients(step)
         if drafts:
             gap = ratio[:, :drafts] * (guesses - predictions[:, :drafts])
             tau, noise = self._couple(gap, z, limit, step, streams)
@@ -299,15 +392,13 @@ class Run:
             tau, noise = torch.zeros_like(limit), z[:, 0]
         # A step of the target from the last state kept; its noise is the residual's where a draft was rejected.
         new = a[every, tau] * path[every, tau] + b[every, tau] * predictions[every, tau] + sigma[every, tau] * noise
-        ends = (tau == limit) & ~self._upload(bonus)  # nothing follows the last draft
-        self._state = torch.where(ends.view(-1, *(1 for _ in shape)), path[every, tau], new)
+        ends = (tau == limit) & ~follows
+        state = torch.where(ends.view(-1, *(1 for _ in path.shape[2:])), path[every, tau], new)
+        return state, torch.stack([tau, state.flatten(1).abs().amax(1).isfinite().long()])
 
-        if self._drafter is not None and not self._drafter.opens:
-            self._drafter.observe(path, predictions, step, tau, limit)
-        finite = self._state.flatten(1).abs().amax(1).isfinite()
-        kept, finite_lanes = torch.stack([tau, finite.long()]).cpu().numpy()
-        self._record(path, kept)
-        return kept, finite_lanes.astype(bool)
+    def _coefficients(self, step: Tensor) -> Tensor:
+        """A, B, σ and B/σ at steps [lanes, n], float32 [4, lanes, n, 1 …]."""
+        return self._tables[:, step].reshape(4, *step.shape, *(1 for _ in self._state.shape[1:]))
 
     def _couple(self, gap: Tensor, z: Tensor, limit: Tensor, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor]:
         """Verify the drafts.
@@ -352,18 +443,29 @@ class Run:
         rows = np.flatnonzero(wanted)
         if not len(rows):
             return torch.zeros_like(path)
-        padding = -len(rows) % size
-        padded = self._upload(np.concatenate([rows, np.repeat(rows[:1], padding)]))
-        states, steps, per_lane = path.flatten(0, 1), step.flatten(), path.shape[1]
+        states, per_lane, count = path.flatten(0, 1), path.shape[1], len(rows)
+        twice = np.flatnonzero(self._guided[rows // per_lane])  # states that get a second row, without condition
+        padding = -(count + len(twice)) % size
+        asked = self._upload(np.concatenate([rows, rows[twice], np.repeat(rows[:1], padding)]))
+        seen, steps, lane = states[asked], step.flatten()[asked], asked // per_lane
+        conditioning = {name: values[lane] for name, values in self._conditioning.items()}
+        if self._guide is not None and len(twice):
+            second = slice(count, count + len(twice))
+            for name, values in self._guide.unguided(_rows(conditioning, second)).items():
+                conditioning[name][second] = values
+        call = self._target.denoise if self._guide is None else self._guide.output
+        chunks = [slice(at, at + size) for at in range(0, len(asked), size)]
+        answers = torch.cat([call(seen[chunk], steps[chunk], _rows(conditioning, chunk)) for chunk in chunks])
+        found = answers[:count]
+        if self._guide is not None:
+            other, first = found.clone(), slice(count)
+            other[self._upload(twice)] = answers[count : count + len(twice)]
+            found = self._guide.conclude(found, other, seen[first], steps[first], _rows(conditioning, first))
         predictions = torch.zeros_like(states)
-        answers = []
-        for chunk in padded.split(size):
-            lane = chunk // per_lane
-            conditioning = {name: values[lane] for name, values in self._conditioning.items()}
-            answers.append(self._target.denoise(states[chunk], steps[chunk], conditioning))
-        predictions[padded[: len(rows)]] = torch.cat(answers)[: len(rows)]
-        self.stats.batched_calls += len(padded) // size
+        predictions[asked[:count]] = found
+        self.stats.batched_calls += len(chunks)
         self.stats.padded_rows += padding
+        self.stats.guidance_rows += len(twice)
         return predictions.view_as(path)
 
     def _record(self, path: Tensor, kept: NDArray[np.int64]) -> None:
@@ -391,13 +493,16 @@ class Run:
         self.stats.rounds += rounds
         self.stats.calls += calls
         self.stats.evaluations += evaluations
-        # One at a time, so that a decoder whose arithmetic depends on the batch gives the same bytes in any company.
-        image = self._target.decode(self._state[lane : lane + 1])[0].cpu().numpy()
         states = dict(zip(self._sampler.record_steps, self._records[lane].clone().unbind(), strict=True))
-        return Sample(image=image, latent=self._state[lane].cpu().clone(), states=states, **made)
+        return Sample(image=None, latent=self._state[lane].cpu().clone(), states=states, **made)
 
     def _upload(self, values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+        host = torch.from_numpy(np.ascontiguousarray(values))
+        return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host
+
+
+def _rows(conditioning: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    return {name: values[rows] for name, values in conditioning.items()}
 
 
 def _total(values: Tensor, kept: int) -> Tensor:

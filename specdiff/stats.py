@@ -19,6 +19,7 @@ class Stats:
         evaluations: states of the finished images that the network saw.
         batched_calls: network calls made for all lanes together.
         padded_rows: rows of those calls that held no state of any image.
+        guidance_rows: rows of those calls that held a state for the second time, without its condition.
         drafted_by_position: rounds in which a draft stood at position 1 … γ.
         accepted_by_position: rounds in which that draft was kept.
     """
@@ -31,6 +32,7 @@ class Stats:
     evaluations: int = 0
     batched_calls: int = 0
     padded_rows: int = 0
+    guidance_rows: int = 0
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
 
@@ -47,12 +49,19 @@ class Stats:
         """Σ N / Σ calls; None before the first image."""
         return self.steps / self.calls if self.calls else None
 
+    @property
+    def acceptance(self) -> float | None:
+        """Share of rounds with drafts that kept at least the first; None before the first such round."""
+        drafted, accepted = self.drafted_by_position[:1], self.accepted_by_position[:1]
+        return accepted[0] / drafted[0] if drafted and drafted[0] else None
+
     def to_dict(self) -> dict[str, Any]:
         """Counters and derived figures, ready for JSON."""
         return {
             **asdict(self),
             "block_efficiency": self.block_efficiency,
             "sequential_speedup": self.sequential_speedup,
+            "acceptance": self.acceptance,
         }
 
     @classmethod
