@@ -1,0 +1,102 @@
+"""The documentation tells of the code that is there: pages made from it are current, every command in them exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+import yaml
+
+from pipeline.cli import main
+from pipeline.reference import markdown
+from pipeline.spec import Job, load_job
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "infra" / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_job_file_page_is_current() -> None:
+    made = markdown(Job.model_json_schema())
+    assert (DOCS / "job-file.md").read_text() == made, "make it anew: specdiff schema --markdown > docs/job-file.md"
+    for section in Job.model_fields:
+        assert f"`{section}`" in made
+
+
+def test_the_lists_of_the_architecture_page_are_current() -> None:
+    architecture = _script("architecture")
+    assert architecture.PAGE.read_text() == architecture.page(), "make it anew: python docs/architecture.py"
+    for module in architecture.modules():
+        assert f"- `{module}`" in architecture.page()
+
+
+def test_the_picture_of_the_architecture_is_the_code() -> None:
+    architecture = _script("architecture")
+    known = {name.partition(".")[2].rpartition(".")[2]: name for name in architecture.modules()}
+    text = architecture.PAGE.read_text()
+    picture = re.search(r"```mermaid\n(.*?)```", text, re.DOTALL)
+    assert picture is not None
+    arrows = re.findall(r'(\w+)(?:\["[^"]*"\])? --> (\w+)', picture[1])
+    assert len(arrows) > 20
+    for one, other in arrows:
+        used = set(architecture.imports(architecture.modules()[known[one]]))
+        # A package's own door stands for what is behind it.
+        assert known[other] in used or (known[other].startswith("specdiff.") and "specdiff" in used), f"{one} → {other}"
+    assert "pipeline" not in {each.partition(".")[0] for name, path in architecture.modules().items()
+                              if name.startswith("specdiff.") for each in architecture.imports(path)}  # fmt: skip
+
+
+def _commands() -> list[tuple[str, str]]:
+    """Every command line of ours in a page, with the page's name."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"```(?:bash|sh|console)\n(.*?)```", page.read_text(), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                for part in re.split(r"&&|;|\|(?!\|)", line.partition(" #")[0]):
+                    words = part.strip().removeprefix("$ ").split("specdiff ", 1)
+                    if len(words) == 2 and re.fullmatch(r"([\w./-]*/|.*-- |[A-Z_]+=\S* )?", words[0]):
+                        found.append((page.name, words[1]))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), _commands())
+def test_commands_in_the_pages_exist(page: str, line: str) -> None:
+    name, *words = shlex.split(line)
+    command = main.commands.get(name)
+    assert command is not None, f"{page}: specdiff {line}"
+    context = click.Context(command, info_name=name, resilient_parsing=False)
+    command.make_parser(context).parse_args(words)  # raises for an option that it does not have
+
+
+def test_a_command_that_is_not_there_is_seen() -> None:
+    assert len(_commands()) > 15
+    with pytest.raises(click.NoSuchOption):
+        main.commands["run"].make_parser(click.Context(main.commands["run"])).parse_args(["job.yaml", "--lanes", "3"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_job_files_in_the_pages_are_valid(page: Path, tmp_path: Path) -> None:
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL):
+        if {"target", "manifest"} <= (yaml.safe_load(block) or {}).keys():
+            (tmp_path / "job.yaml").write_text(block)
+            load_job(str(tmp_path / "job.yaml"))
