@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdiff.bench import Clocked, Load, Quality, timed_image
+from specdiff.bench import Load, Quality, timed_image
+from specdiff.clock import Clocked
 from specdiff.environment import environment
 from specdiff.requests import Request
 from specdiff.sampler import Result, Sampler

@@ -17,7 +17,7 @@ from specdiff.drafters import Drafter, ReusingDrafter, Window
 from specdiff.gain import Gain, calibrate
 from specdiff.noise import Purpose, normals, uniforms
 from specdiff.requests import Request, Sample
-from specdiff.stats import Stats
+from specdiff.stats import Stats, parts_of
 from specdiff.targets.base import Guided, Target
 from specdiff.verification import Block, Reflection, Token, Verification
 
@@ -182,9 +182,7 @@ class Run:
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        self.stats = Stats(
-            drafted_by_position=[0] * sampler.draft_length, accepted_by_position=[0] * sampler.draft_length
-        )
+        self.stats = Stats.zero(sampler.draft_length, len(sampler.target.transitions))
         self._sampler = sampler
         self._target = sampler.target
         self._guide = sampler.target if isinstance(sampler.target, Guided) else None
@@ -198,6 +196,7 @@ class Run:
         for step in reversed(range(self._steps)):
             run_length[step] = run_length[step + 1] + 1 if stochastic[step] else 0
         self._stochastic_run = np.array(run_length)
+        self._part = parts_of(self._steps)
         ratio = torch.where(transitions.sigma > 0, transitions.b / transitions.sigma, 0)
         self._tables = torch.stack([transitions.a, transitions.b, transitions.sigma, ratio]).float().to(self._device)
 
@@ -285,17 +284,16 @@ class Run:
 
         opening = (length > 0) & opens  # lanes whose first state has a call to itself
 
-        tau, finite = self._advance(length, bonus, steps, stream, wanted, opening)
+        tau, finite, delta = self._advance(length, bonus, steps, stream, wanted, opening)
 
+        ahead = tau + ((tau < length) | bonus)
+        self.stats.note(self._part[steps], length, tau, ahead, delta)
         self._rounds[busy] += 1
         self._calls += opening.astype(int) + (wanted.sum(1) > opening)
         self._evaluations += wanted.sum(1)
         self._drafted_until = np.maximum(self._drafted_until, self._step + length)
-        self._step[busy] += (tau + ((tau < length) | bonus))[busy]
+        self._step[busy] += ahead[busy]
         self._ready |= busy
-        for i in range(drafts):
-            self.stats.drafted_by_position[i] += int((length > i).sum())
-            self.stats.accepted_by_position[i] += int((tau > i)[busy].sum())
         return [
             self._finish(int(lane), bool(finite[lane]))
             for lane in np.flatnonzero(busy & ((self._step >= self._steps) | ~finite))
@@ -309,16 +307,16 @@ class Run:
         stream: NDArray[np.int64],
         wanted: NDArray[np.bool_],
         opening: NDArray[np.bool_],
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The round on the device: kept drafts, int64 [lanes], and whether each new state is finite, bool [lanes]."""
-        drafts = int(length.max())  # the round is as long as its longest block
-        if self._sampler.compiled:
-            drafts = self._sampler.draft_length  # a compiled round has one shape
-        shown = np.stack([steps, stream], axis=2)[:, : drafts + 1].reshape(len(length), -1)
-        # One copy to the device: steps and streams by turns, drafts, whether a step follows them.
-        plan = self._upload(np.column_stack([shown, length, bonus]))
-        step, streams = plan[:, :-2].view(len(plan), drafts + 1, 2).unbind(2)
-        limit, follows = plan[:, -2], plan[:, -1].bool()
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+        """The round on the device.
+
+        Returns:
+            Kept drafts, int64 [lanes]; whether each new state is finite, bool [lanes]; δ of the drafts, float64
+            [lanes, γ].
+        """
+        plan = self._upload(np.column_stack([steps, stream, length, bonus]))  # one copy to the device
+        step, streams, rest = plan.split([steps.shape[1], steps.shape[1], 2], 1)
+        limit, follows = rest[:, 0], rest[:, 1].bool()
         opened = None
         if opening.any():
             rows = max(1, self._sampler.batch_rows // (self._sampler.draft_length + 1))
@@ -326,26 +324,28 @@ class Run:
             cast(Drafter, self._drafter).observe(self._state[:, None], opened, step[:, :1], 0 * limit, 0 * limit)
             wanted = wanted & ~(opening[:, None] & (np.arange(wanted.shape[1]) == 0))
         path, guesses, z = self._draft(step, streams)
-        predictions = self._evaluate(path, step, wanted[:, : drafts + 1], self._sampler.batch_rows)
+        predictions = self._evaluate(path, step, wanted, self._sampler.batch_rows)
         if opened is not None:
-            predictions[:, :1] += opened  # each is zero where the other is not
-        self._state, told = self._verify(path, guesses, predictions, z, step, streams, limit, follows)
+            first = torch.where(self._upload(opening).view(-1, *([1] * (path.dim() - 1))), opened, predictions[:, :1])
+            predictions = torch.cat([first, predictions[:, 1:]], 1)
+        self._state, tau, told = self._verify(path, guesses, predictions, z, step, streams, limit, follows)
         if self._drafter is not None and not self._drafter.opens:
             # The network may have failed at a draft that was dropped; that is no reason for the image to fail.
-            self._drafter.observe(path, predictions.nan_to_num_(0.0, 0.0, 0.0), step, told[0], limit)
-        kept, finite = told.cpu().numpy()  # the round's one read
+            self._drafter.observe(path, predictions.nan_to_num(0.0, 0.0, 0.0), step, tau, limit)
+        read = told.cpu().numpy()  # the round's only one
+        kept = read[:, 0].astype(np.int64)
         self._record(path, kept)
-        return kept, finite.astype(bool)
+        return kept, read[:, 1].astype(bool), read[:, 2:]
 
     def _draft_path(self, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Draft.
 
         Args:
-            step, streams: int64 [lanes, drafts + 1].
+            step, streams: int64 [lanes, γ + 1].
 
         Returns:
-            The path ỹ_0 …, float32 [lanes, drafts + 1, *shape]; the predictions x̃ it was made of, one less; and the
-            noise z, as many as the path.
+            The path ỹ_0 …, float32 [lanes, γ + 1, *shape]; the predictions x̃ it was made of, one less; and the noise z,
+            as many as the path.
         """
         (lanes, count), shape = step.shape, self._state.shape[1:]
         a, b, sigma, _ = self._coefficients(step)
@@ -370,37 +370,41 @@ class Run:
         streams: Tensor,
         limit: Tensor,
         follows: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Verify, and take the step that follows.
 
         Args:
             path, guesses, z: of ``_draft_path``.
-            predictions: float32 [lanes, drafts + 1, *shape], x̂ along the path.
-            step, streams: int64 [lanes, drafts + 1].
+            predictions: float32 [lanes, γ + 1, *shape], x̂ along the path.
+            step, streams: int64 [lanes, γ + 1].
             limit: int64 [lanes], drafts that count.
             follows: bool [lanes], whether a step follows the last draft.
 
         Returns:
-            The new states, float32 [lanes, *shape]; and τ with whether each new state is finite, int64 [2, lanes].
+            The new states, float32 [lanes, *shape]; τ, int64 [lanes]; and what the host wants to know, float64
+            [lanes, 2 + γ]: τ, whether the new state is finite, δ of the drafts.
         """
         every, drafts = torch.arange(len(path), device=path.device), guesses.shape[1]
         a, b, sigma, ratio = self._coefficients(step)
         if drafts:
             gap = ratio[:, :drafts] * (guesses - predictions[:, :drafts])
-            tau, noise = self._couple(gap, z, limit, step, streams)
+            tau, noise, delta = self._couple(gap, z, limit, step, streams)
         else:
-            tau, noise = torch.zeros_like(limit), z[:, 0]
+            tau, noise, delta = torch.zeros_like(limit), z[:, 0], ratio.flatten(1)[:, :0].double()
         # A step of the target from the last state kept; its noise is the residual's where a draft was rejected.
         new = a[every, tau] * path[every, tau] + b[every, tau] * predictions[every, tau] + sigma[every, tau] * noise
         ends = (tau == limit) & ~follows
         state = torch.where(ends.view(-1, *(1 for _ in path.shape[2:])), path[every, tau], new)
-        return state, torch.stack([tau, state.flatten(1).abs().amax(1).isfinite().long()])
+        finite = state.flatten(1).abs().amax(1).isfinite()
+        return state, tau, torch.cat([tau[:, None], finite[:, None], delta], 1)
 
     def _coefficients(self, step: Tensor) -> Tensor:
         """A, B, σ and B/σ at steps [lanes, n], float32 [4, lanes, n, 1 …]."""
         return self._tables[:, step].reshape(4, *step.shape, *(1 for _ in self._state.shape[1:]))
 
-    def _couple(self, gap: Tensor, z: Tensor, limit: Tensor, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor]:
+    def _couple(
+        self, gap: Tensor, z: Tensor, limit: Tensor, step: Tensor, streams: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Verify the drafts.
 
         Args:
@@ -410,8 +414,8 @@ class Run:
             step, streams: int64 [lanes, γ + 1].
 
         Returns:
-            τ, int64 [lanes], and the noise of the step that follows it, float32 [lanes, *shape]: z there, but where
-            draft τ + 1 was rejected its part along Δ follows the residual.
+            τ, int64 [lanes]; the noise of the step that follows it, float32 [lanes, *shape]: z there, but where
+            draft τ + 1 was rejected its part along Δ follows the residual; and δ = ‖Δ‖, float64 [lanes, γ].
         """
         verification = cast(Verification, self._sampler.verification)
         lanes, drafts, *shape = gap.shape
@@ -436,18 +440,22 @@ class Run:
         drafted_s = cross[every, at] / distance + distance
         shift = verification.correct(log_alpha, distance, drafted_s, v[every, at]) - along
         corrected = rest + shift.float().view(-1, *ones) * direction
-        return tau, torch.where((tau < limit).view(-1, *ones), corrected, noise)
+        return tau, torch.where((tau < limit).view(-1, *ones), corrected, noise), delta
 
     def _evaluate(self, path: Tensor, step: Tensor, wanted: NDArray[np.bool_], size: int) -> Tensor:
-        """x̂ at the wanted states of path, in calls of exactly ``size`` rows; elsewhere zeros."""
+        """x̂ at the wanted states of path, in calls of exactly ``size`` rows; elsewhere any number."""
         rows = np.flatnonzero(wanted)
         if not len(rows):
             return torch.zeros_like(path)
-        states, per_lane, count = path.flatten(0, 1), path.shape[1], len(rows)
+        states, per_lane, useful = path.flatten(0, 1), path.shape[1], len(rows)
+        if len(states) <= size and not self._guided.any():
+            rows = np.arange(len(states))  # padding would take the place of what is left out
+        count = len(rows)
         twice = np.flatnonzero(self._guided[rows // per_lane])  # states that get a second row, without condition
         padding = -(count + len(twice)) % size
         asked = self._upload(np.concatenate([rows, rows[twice], np.repeat(rows[:1], padding)]))
-        seen, steps, lane = states[asked], step.flatten()[asked], asked // per_lane
+        whole = count == len(asked) == len(states)  # then nothing need be copied
+        seen, steps, lane = states if whole else states[asked], step.flatten()[asked], asked // per_lane
         conditioning = {name: values[lane] for name, values in self._conditioning.items()}
         if self._guide is not None and len(twice):
             second = slice(count, count + len(twice))
@@ -461,11 +469,13 @@ class Run:
             other, first = found.clone(), slice(count)
             other[self._upload(twice)] = answers[count : count + len(twice)]
             found = self._guide.conclude(found, other, seen[first], steps[first], _rows(conditioning, first))
+        self.stats.batched_calls += len(chunks)
+        self.stats.padded_rows += len(asked) - useful - len(twice)
+        self.stats.guidance_rows += len(twice)
+        if whole:
+            return found.view_as(path)
         predictions = torch.zeros_like(states)
         predictions[asked[:count]] = found
-        self.stats.batched_calls += len(chunks)
-        self.stats.padded_rows += padding
-        self.stats.guidance_rows += len(twice)
         return predictions.view_as(path)
 
     def _record(self, path: Tensor, kept: NDArray[np.int64]) -> None:

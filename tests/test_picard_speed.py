@@ -14,7 +14,8 @@ from torch import Tensor
 
 import specdiff
 from specdiff import Gain, Request, Sampler, Stats
-from specdiff.bench import Clocked, timed_image
+from specdiff.bench import timed_image
+from specdiff.clock import Clocked
 
 FREE: dict[str, Any] = {"drafter": "free", "verification": "block"}
 PICARD: dict[str, Any] = {"drafter": "picard", "verification": "reflection", "gain": "kalman"}
