@@ -29,6 +29,11 @@ _OURS = (
 )
 
 
+def is_ours(path: str) -> bool:
+    """Whether a run of ours would have written a file."""
+    return any(pattern.fullmatch(path) for pattern in _OURS)
+
+
 def remove_set(storage: Storage) -> None:
     """Removes the data set; files that no run of ours would have written stay."""
     paths = storage.list()

@@ -37,6 +37,14 @@ class Prepared:
     batch_rows: int
 
 
+@dataclass(frozen=True)
+class Settled:
+    """A set to which there is nothing to do: the summary, and the exit status."""
+
+    lines: list[str]
+    exit_status: int
+
+
 def run(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
     """Makes what is missing, evaluates the set, writes the report, and prints a summary.
 
@@ -53,17 +61,24 @@ def run(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals, sa
         PipelineError: it could not be done; its exit code says why.
         Interrupted: a signal ended it; the same command goes on.
     """
-    asked = (limit, retry_failed)
+    # A finished set is found to be so without a word to other drivers.
+    if (done := settled(job, limit=limit, retry_failed=retry_failed, signals=signals)) is not None:
+        for line in done.lines:
+            say(line)
+        return done.exit_status
+    with Lease(Storage(job.output.uri), job.output.lease_timeout) as lease:
+        return _run(job, LeasedStorage(job.output.uri, lease), limit, retry_failed, signals, say)
+
+
+def settled(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals) -> Settled | None:
+    """What `run` would say where it finds nothing to do, or None where there is something. Writes nothing; raises
+    PipelineError as it does."""
     lines: list[str] = []
     try:
-        # A finished set is found to be so without a word to other drivers.
-        status = _run(job, LeasedStorage(job.output.uri, None), *asked, signals, lines.append)
+        status = _run(job, LeasedStorage(job.output.uri, None), limit, retry_failed, signals, lines.append)
     except NotHeld:
-        with Lease(Storage(job.output.uri), job.output.lease_timeout) as lease:
-            return _run(job, LeasedStorage(job.output.uri, lease), *asked, signals, say)
-    for line in lines:
-        say(line)
-    return status
+        return None
+    return Settled(lines, status)
 
 
 def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
@@ -214,7 +229,7 @@ def _is_current(report: dict[str, Any], job: Job, inventory: Inventory) -> bool:
     evaluation = None if job.evaluate is None else job.evaluate.model_dump(mode="json", exclude_none=True)
     if report.get("images") != inventory.written or report["settings"].get("evaluate") != evaluation:
         return False
-    return bool(report["metrics"]) or not _to_be_scored(job, inventory)
+    return bool(report["failures"]) and (bool(report["metrics"]) or not _to_be_scored(job, inventory))
 
 
 def _to_be_scored(job: Job, inventory: Inventory) -> bool:
