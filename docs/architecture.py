@@ -20,6 +20,8 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
             "manifest manifest_store checked_rows sources raw_rows *_rows rowchecks duplicates",
         ),
         "run": ("who does what, when", "run driver scheduler progress cluster"),
+        "schedule": ("which runs are due", "schedule scheduled cron dates dated_job dated_sets notify"),
+        "submission": ("a job for a cluster elsewhere", "submit package ray_jobs"),
         "worker": ("one device's work: rows to committed files", "worker shard encoding publish"),
         "records": ("what is done and what is not", "commits inventory failures output lease damage"),
         "storage": ("bytes in one folder", "storage s3"),
@@ -27,11 +29,11 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
         "judgement": ("metrics, report and pictures", "evaluation extractors decoding report contact_sheet"),
     },
     "specdiff": {
-        "sampler": ("lanes and rounds", "sampler requests stats trace noise"),
+        "sampler": ("lanes and rounds", "sampler requests stats noise"),
         "speculation": ("drafts, and what becomes of them", "drafters gain verification coupling"),
         "steps": ("the chain that is sampled", "transitions schedules"),
         "targets": ("whose pictures they are", "targets targets.*"),
-        "evidence": ("that it is exact, and how fast", "bench bench_report claims overhead environment testing"),
+        "evidence": ("that it is exact, and how fast", "bench bench_report claims clock overhead environment testing"),
     },
 }
 

@@ -61,7 +61,7 @@ def _plain(value: Schema) -> str:
     if "enum" in value:
         return ", ".join(f"`{each}`" for each in value["enum"])
     if value["type"] == "array":
-        return f"list of {_plain(value['items'])}"
+        return f"list of {_plain(value['items'])}" + ("" if "enum" in value["items"] else "s")
     bounds = [
         f"{sign} {value[name]}"
         for name, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"))
