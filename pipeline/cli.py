@@ -65,7 +65,9 @@ def check(job: str, overrides: tuple[str, ...]) -> None:
     manifest = normalise(spec, info)
     shards = -(-manifest.rows // spec.output.shard_size)
     sampler = spec.sampler
-    how = "sequential" if sampler.verification == "none" else f"{sampler.verification} + {sampler.drafter}"
+    how = "sequential" if sampler.verification == "none" else f"{sampler.rule} + {sampler.drafter}"
+    if sampler.verification == "auto":
+        how += ", or sequential, as a pilot says at the beginning of the run"
     click.echo(f"target    {_target_line(info)}, {info.steps} steps")
     click.echo(f"sampler   {how}, {sampler.lanes} lanes, {batch_rows} rows a call")
     click.echo(f"manifest  {manifest.rows} rows, {manifest.bad} of them bad")

@@ -61,6 +61,15 @@ def stored_batch_rows(storage: Storage) -> int | None:
         return int(document["identity"]["sampler"]["batch_rows"])
 
 
+def stored_verification(storage: Storage) -> str | None:
+    """The verification by which the set that is there is made, or None where there is none."""
+    document = _read(storage)
+    if document is None:
+        return None
+    with reading(storage, JOB):
+        return str(document["identity"]["sampler"]["verification"])
+
+
 def check_same_set(storage: Storage, identity: dict[str, Any]) -> None:
     """Refuses an output that holds another set.
 

@@ -154,7 +154,7 @@ def _whole_numbers(text: Any, last: int) -> tuple[Any, Any]:
 
 
 def _numbers(text: Any) -> tuple[Any, Any]:
-    """(double array, null for all but numbers of 0 or more; bool array of what is there but is none) of a text array."""
+    """(double array, null for all but numbers from 0 on; bool array of what is there but is none) of a text array."""
     text = _filled_text(pc.utf8_trim_whitespace(text))
     plain = pc.match_substring_regex(text, r"^([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,2})?$")
     good = pc.if_else(plain, text, pa.scalar(None, pa.string())).cast(pa.float64())

@@ -10,19 +10,28 @@ from typing import Any
 import torch
 
 import specdiff
+from pipeline.auto import settled
 from pipeline.errors import PipelineError, Unavailable, UsageError
 from pipeline.evaluation import check_evaluation, evaluate
 from pipeline.failures import FAILURES, write_failures
 from pipeline.inventory import Inventory
 from pipeline.lease import Lease, LeasedStorage, NotHeld
 from pipeline.manifest import Manifest, normalise
-from pipeline.output import check_same_set, read_job, remove_set, stored_batch_rows, write_job
+from pipeline.output import (
+    check_same_set,
+    read_job,
+    remove_set,
+    stored_batch_rows,
+    stored_verification,
+    write_job,
+)
 from pipeline.report import read_report, write_report
 from pipeline.scheduler import Piece
 from pipeline.signals import Interrupted, Signals
 from pipeline.spec import Job, identity
 from pipeline.storage import Storage
 from specdiff import TargetInfo
+from specdiff.pilots import HARDLY
 from specdiff.targets import TargetUnavailable
 
 Say = Callable[[str], None]
@@ -83,6 +92,7 @@ def settled(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals
 
 def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
     """`run`, in a storage that may be written to; raises NotHeld before it writes to one that may not."""
+    job = _settled(job, storage, signals, say)
     prepared = prepare(job, storage)
     inventory = Inventory.of(storage, prepared.manifest.rows, job.output.shard_size)
     rows = min(limit or inventory.rows, inventory.rows)
@@ -131,6 +141,16 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
     return 1 if given_up or problem or out_of_time else inventory.exit_status
 
 
+def _settled(job: Job, storage: LeasedStorage, signals: Signals, say: Say) -> Job:
+    """The job without `auto`; raises NotHeld where a pilot is needed in a storage that may not be written to."""
+    if job.sampler.verification != "auto":
+        return job
+    info, _ = checked(job)
+    if job.output.overwrite or stored_verification(storage) is None:
+        storage.lease()
+    return settled(job, info, storage, signals, say)
+
+
 def prepare(job: Job, storage: Storage) -> Prepared:
     """Checks everything that can be checked without a device, and stores manifest and `job.json`.
 
@@ -167,7 +187,7 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
     except TargetUnavailable as error:
         raise Unavailable(f"target: {error}") from error
     try:
-        specdiff.check_settings(**job.sampler.model_dump())
+        specdiff.check_settings(**job.sampler.settings())
     except ValueError as error:
         raise UsageError(f"sampler: {error}") from error
     if job.evaluate is not None:
@@ -208,6 +228,13 @@ def summary(storage: Storage, inventory: Inventory, report: dict[str, Any]) -> l
             f"sampler        {sampler['sequential_speedup']:.2f} sequential speed-up, "
             f"{sampler['block_efficiency']:.2f} steps a round, {sampler['calls_per_image']:.1f} calls and "
             f"{sampler['evaluations_per_image']:.1f} evaluations an image"
+        )
+    kept = sampler.get("acceptance")
+    if kept is not None and kept < HARDLY:
+        lines.append(
+            f"warning        speculation hardly helps here: {kept:.1%} of rounds kept a draft (few steps, many "
+            "dimensions or little noise); the images are right, but sampler.verification: none or auto makes them with "
+            "fewer evaluations, see docs/when-it-helps.md"
         )
     for name, metric in report["metrics"].items():
         lines.append(

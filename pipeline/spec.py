@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -62,6 +63,13 @@ class TargetSpec(_Section):
         "does not say.",
     )
 
+    @field_validator("name")
+    @classmethod
+    def _from_the_root(cls, value: str) -> str:
+        """A model folder's whole path, which workers understand wherever they run."""
+        folder = Path(value).expanduser()
+        return str(folder.resolve()) if (folder / "model_index.json").is_file() else value
+
     def settings(self) -> dict[str, Any]:
         """What is set beyond the defaults, as keyword arguments of `specdiff.load_target` and `inspect_target`."""
         return self.model_dump(exclude={"name"}, exclude_defaults=True)
@@ -70,8 +78,10 @@ class TargetSpec(_Section):
 class SamplerSpec(_Section):
     """How it is sampled; every choice draws from the same law, at another cost."""
 
-    verification: Literal["none", "token", "reflection", "block"] = Field(
-        default="block", description="How drafts are checked; `none` is the sequential sampler."
+    verification: Literal["none", "token", "reflection", "block", "auto"] = Field(
+        default="block",
+        description="How drafts are checked; `none` is the sequential sampler; `auto` asks a pilot, once for a set, "
+        "whether drafts are kept, and is `none` where hardly any are.",
     )
     drafter: Literal["frozen", "free", "picard"] = Field(
         default="free", description="What a draft's prediction is made of."
@@ -98,6 +108,17 @@ class SamplerSpec(_Section):
         ge=1,
         description="Rows of each network call, padding included; lanes × (γ + 1) if left out (γ is 0 without drafts).",
     )
+
+    @property
+    def rule(self) -> str:
+        """The verification, or for `auto` the one that it is where speculation pays."""
+        if self.verification != "auto":
+            return self.verification
+        return "reflection" if self.drafter == "picard" else "block"
+
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of `specdiff.Sampler`."""
+        return self.model_dump() | {"verification": self.rule}
 
 
 class RangeSpec(_Section):

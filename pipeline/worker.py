@@ -324,8 +324,7 @@ def sampler_of(job: Job, batch_rows: int, device: str) -> specdiff.Sampler:
     """The job's sampler. Raises ValueError where its settings are refused."""
     torch.backends.cudnn.deterministic = True
     target = specdiff.load_target(job.target.name, device=device, **job.target.settings())
-    settings = job.sampler.model_dump() | {"batch_rows": batch_rows}
-    return specdiff.Sampler(target, **settings)
+    return specdiff.Sampler(target, **job.sampler.settings() | {"batch_rows": batch_rows})
 
 
 def failed_row(sample: Sample, number: int) -> FailedRow:

@@ -47,7 +47,7 @@ def normals(seed: Tensor, step: Tensor, stream: Tensor, size: int, purpose: Purp
     """Standard normal numbers (Box–Muller).
 
     Args:
-        seed: int64 [...], 0 … 2⁶³−1; with step and stream, broadcast to [...].
+        seed: int64 [...]; with step and stream, broadcast to [...].
         step: int64 [...], 0 … 2³²−1.
         stream: int64 [...], 0 … 2³²−1.
         size: how many numbers each.
@@ -82,7 +82,7 @@ def _counter(
     index: Tensor, seed: Tensor, step: Tensor, stream: Tensor, purpose: Purpose
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
     seed, step, stream = (value.unsqueeze(-1) for value in torch.broadcast_tensors(seed, step, stream))
-    return (index, step, stream, torch.full_like(step, int(purpose))), (seed & _MASK, seed >> 32)
+    return (index, step, stream, torch.full_like(step, int(purpose))), (seed & _MASK, (seed >> 32) & _MASK)
 
 
 def _unit(high: Tensor, low: Tensor) -> Tensor:

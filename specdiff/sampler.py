@@ -170,7 +170,7 @@ class Sampler:
         except ValueError as error:
             if len(group) > 1:  # find out which
                 return [sample for each in group for sample in self._decoded([each])]
-            return [replace(group[0], latent=None, error=str(error))]
+            return [replace(group[0], image=None, latent=None, error=str(error))]
         return [replace(sample, image=image) for sample, image in zip(group, images, strict=True)]
 
 
@@ -551,6 +551,8 @@ def check_settings(
         "orthogonal": (orthogonal, ("kept", "fresh")),
         "gain": (gain, ("none", "kalman")),
     }
+    if verification == "auto":
+        raise ValueError("verification 'auto' is settled before a sampler is made: see specdiff.pilot")
     for name, (choice, choices) in known.items():
         if isinstance(choice, str) and choice not in choices:
             raise ValueError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {choice!r}")

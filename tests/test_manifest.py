@@ -208,7 +208,7 @@ def test_case_5_skipped(here: Path) -> None:
         ("seed,image", "column `image`: the output has a column of this name; rename yours"),
         ("seed,SHA256", "column `SHA256`: the output has a column of this name; rename yours"),
         ("seed,__error__", "column `__error__`: the output has a column of this name; rename yours"),
-        ("seed,guidance_scale", "column `guidance_scale`: guidance is not built yet; take the column out"),
+        ("seed,guidance_scale", "column `guidance_scale`: toy has no null class to steer away from"),
     ],
 )
 def test_case_5_refused_columns(here: Path, header: str, expected: str) -> None:

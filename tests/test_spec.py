@@ -200,10 +200,6 @@ def test_an_at_sign_in_a_path_is_no_secret(job_file: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("target.dtype=bfloat16", "target.dtype: 'bfloat16' is not built yet"),
-        ("target.compile=true", "target.compile: True is not built yet"),
-        ("target.churn=0.5", "target.churn: not built yet; leave it out"),
-        ("target.name=google/ddpm-cifar10-32", "target.name: model folders and hub ids are not built yet"),
         ("evaluate.metrics=[fid, kid]", "evaluate.metrics: 'kid' is not built yet; what is: 'fid'"),
         ('schedule={cron: "0 3 * * *"}', "schedule: not built yet; leave it out"),
     ],

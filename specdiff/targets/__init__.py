@@ -74,8 +74,9 @@ def inspect_target(name: str, **settings: Any) -> TargetInfo:
     Raises:
         ValueError, TargetUnavailable: as for ``load_target``.
     """
-    described = partial(Pipeline.info, name) if is_model(name) else _factory(name).info
-    return _call(described, name, settings)
+    if name not in _REGISTRY and is_model(name):
+        return _call(partial(Pipeline.info, name), name, settings)
+    return _call(_factory(name).info, name, settings)
 
 
 def registered_targets() -> list[TargetInfo]:
@@ -84,7 +85,7 @@ def registered_targets() -> list[TargetInfo]:
 
 
 def _factory(name: str) -> Any:
-    if is_model(name):
+    if name not in _REGISTRY and is_model(name):
         return partial(Pipeline, name)
     if name not in _REGISTRY:
         near = difflib.get_close_matches(name, _REGISTRY, n=1)
@@ -98,5 +99,5 @@ def _call(function: Callable[..., Any], name: str, settings: dict[str, Any]) -> 
         return function(**settings)
     except TypeError as error:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        reason = f"has no setting {unknown[1]!r}; leave it out" if unknown else str(error)
-        raise ValueError(f"target {name!r}: {reason}") from error
+        reason = f" has no setting {unknown[1]!r}; leave it out" if unknown else f": {error}"
+        raise ValueError(f"{name}{reason}") from error

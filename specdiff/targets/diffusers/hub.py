@@ -61,5 +61,5 @@ def _download(hub: Any, name: str, revision: str | None) -> str:
 
 
 def _line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 200 else f"{text[:199]}…"
+    """The first line: what follows are the library's own guesses."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

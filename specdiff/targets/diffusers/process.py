@@ -126,8 +126,8 @@ def process(
     name = config.get("_class_name")
     if name not in SCHEDULERS:
         raise ValueError(
-            f"scheduler {name} cannot be sampled exactly here, only DDPMScheduler and DDIMScheduler can; save the pipeline "
-            "with one of them, as in pipe.scheduler = DDPMScheduler.from_config(pipe.scheduler.config)"
+            f"scheduler {name} cannot be sampled exactly here, only DDPMScheduler and DDIMScheduler can; save the "
+            "pipeline with one of them, as in pipe.scheduler = DDPMScheduler.from_config(pipe.scheduler.config)"
         )
     read = DEFAULTS | config
     is_ddpm = name == "DDPMScheduler"

@@ -55,8 +55,8 @@ class Pipeline:
             dtype: arithmetic of the network; states are float32 always.
             compile: whether the network is compiled.
             settings: ``steps``, ``eta``, ``spacing``, ``variance`` as for
-                :func:`specdiff.targets.diffusers.process.process`; ``revision``, of a hub id; ``null_class``, whether the last class of a class-conditional UNet2DModel
-                stands for no class.
+                :func:`specdiff.targets.diffusers.process.process`; ``revision``, of a hub id; ``null_class``, whether
+                the last class of a class-conditional UNet2DModel stands for no class.
 
         Raises:
             ValueError: there is no such model, it cannot be sampled exactly, or a setting is out of range.
