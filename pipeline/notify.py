@@ -18,7 +18,7 @@ from pipeline.spec import NotifySpec
 
 def notify(settings: NotifySpec, message: dict[str, Any]) -> Iterator[str]:
     """Sends a message whose `outcome` is to be told. Yields what went wrong with it, in lines without secrets."""
-    if message["outcome"] not in settings.on:
+    if message["outcome"] not in settings.events:
         return
     data = json.dumps(message, ensure_ascii=False).encode() + b"\n"
     if settings.command is not None and (reason := _run(settings.command, data, settings.timeout)):
@@ -52,8 +52,8 @@ def _post(variable: str, data: bytes, timeout: float) -> str:
         return f"names {variable}, and the environment holds no http(s):// address by that name"
 
     def post() -> str:
-        request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
         try:
+            request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=timeout):
                 return ""
         except urllib.error.HTTPError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import socket
@@ -26,6 +27,9 @@ POLL_S = 1.0
 LOST_S = 60.0  # without an answer, after which a cluster that is waited for counts as lost
 STOP_WAIT_S = 30  # before Ray kills a job that it has told to end; the driver's own grace is shorter
 _TOKEN_FILE = "~/.ray/auth_token"
+
+for _module in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging"):
+    logging.getLogger(f"ray.{_module}").setLevel(logging.WARNING)  # what they do is told by the caller
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ class NotifySpec(_Section):
         description="Name of the environment variable that holds the address to which the message is posted as JSON; "
         "its `text` is what chat services show.",
     )
-    on: list[Literal["success", "failure"]] = Field(
+    events: list[Literal["success", "failure"]] = Field(
         default=["success", "failure"], min_length=1, description="Which ends are told."
     )
     timeout: float = Field(default=30.0, gt=0, le=600, description="Seconds after which telling is given up.")

@@ -106,6 +106,8 @@ def test_overrides_are_read_as_yaml(job_file: Path) -> None:
         ("name: test", "name: {a: 1}", "name.a: unknown key; `name` holds no keys of its own"),
         ("  lanes: 8", "  lanes: 8\n  lanes: 9", ":6: `lanes` is there twice, first in line 5"),
         ("output: {", "output: {{", "begun in line 8"),
+        ("uri: out/test", "uri: out/{date}", ":8: not valid YAML"),
+        ("uri: out/test", "uri: out/{date}", "text that holds braces needs quotes here"),
         ("name: test", "name: [test", "not valid YAML"),
         ("name: test", "name: &a [*a]", "not valid YAML"),
         ("name: test\n", "", "name: is required"),
@@ -201,7 +203,6 @@ def test_an_at_sign_in_a_path_is_no_secret(job_file: Path) -> None:
     ("override", "expected"),
     [
         ("evaluate.metrics=[fid, kid]", "evaluate.metrics: 'kid' is not built yet; what is: 'fid'"),
-        ('schedule={cron: "0 3 * * *"}', "schedule: not built yet; leave it out"),
     ],
 )
 def test_what_is_not_built_is_refused_by_name(job_file: Path, override: str, expected: str) -> None:
