@@ -19,7 +19,7 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
             "what goes in: read, checked, stored",
             "manifest manifest_store checked_rows sources raw_rows *_rows rowchecks duplicates",
         ),
-        "run": ("who does what, when", "run driver scheduler progress cluster"),
+        "run": ("who does what, when", "run auto driver scheduler progress cluster"),
         "schedule": ("which runs are due", "schedule scheduled cron dates dated_job dated_sets notify"),
         "submission": ("a job for a cluster elsewhere", "submit package ray_jobs"),
         "worker": ("one device's work: rows to committed files", "worker shard encoding publish"),
@@ -33,7 +33,10 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
         "speculation": ("drafts, and what becomes of them", "drafters gain verification coupling"),
         "steps": ("the chain that is sampled", "transitions schedules"),
         "targets": ("whose pictures they are", "targets targets.*"),
-        "evidence": ("that it is exact, and how fast", "bench bench_report claims clock overhead environment testing"),
+        "evidence": (
+            "that it is exact, and how fast",
+            "bench bench_report claims pilots clock overhead environment testing",
+        ),
     },
 }
 
