@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 import shlex
+import sys
 from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,7 @@ def _script(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
 
@@ -61,6 +63,15 @@ def test_the_picture_of_the_architecture_is_the_code() -> None:
         assert known[other] in used or (known[other].startswith("specdiff.") and "specdiff" in used), f"{one} → {other}"
     assert "pipeline" not in {each.partition(".")[0] for name, path in architecture.modules().items()
                               if name.startswith("specdiff.") for each in architecture.imports(path)}  # fmt: skip
+
+
+def test_the_pictures_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = _script("figures")
+    monkeypatch.setattr(figures, "FOLDER", tmp_path)
+    for draw in (figures.trajectory, figures.coupling):
+        draw()
+        assert (tmp_path / f"{draw.__name__}.png").stat().st_size > 10_000
+    assert {path.stem for path in (DOCS / "figures").iterdir()} == {"trajectory", "coupling", "along", "calls"}
 
 
 def _commands() -> list[tuple[str, str]]:
