@@ -335,11 +335,18 @@ def targets() -> None:
 
 
 @main.command()
-def schema() -> None:
+@click.option("--markdown", "as_markdown", is_flag=True, help="As a page to read.")
+def schema(as_markdown: bool) -> None:
     """Print the job file's JSON schema."""
     from pipeline.spec import Job
 
-    click.echo(json.dumps(Job.model_json_schema(), indent=2))
+    found = Job.model_json_schema()
+    if as_markdown:
+        from pipeline.reference import markdown
+
+        click.echo(markdown(found), nl=False)
+    else:
+        click.echo(json.dumps(found, indent=2))
 
 
 def _target_line(info: TargetInfo) -> str:
