@@ -16,6 +16,7 @@ from pipeline.failures import FAILURES, write_failures
 from pipeline.inventory import Inventory
 from pipeline.lease import Lease, LeasedStorage, NotHeld
 from pipeline.manifest import Manifest, normalise
+from pipeline.metric_text import metric_lines
 from pipeline.output import check_same_set, read_job, remove_set, stored_batch_rows, write_job
 from pipeline.report import read_report, write_report
 from pipeline.scheduler import Piece
@@ -161,17 +162,21 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
 def evaluate_again(uri: str, partial: bool) -> tuple[list[str], int]:
     """Scores a data set that is there and writes its report anew. Returns the summary and the exit status.
 
+    The lease is held for it, so that no driver writes another report meanwhile.
+
     Raises:
         UsageError: there is no data set, or its job asks for no evaluation.
+        Unavailable: another driver is at work there, or the storage is out of reach.
         PipelineError: rows are missing, without `partial`.
     """
-    storage = Storage(uri)
-    job, rows = read_job(storage)
+    job, rows = read_job(Storage(uri))
     if job.evaluate is None:
-        raise UsageError(f"{storage.uri}: its job has no `evaluate` section; add one and run it again")
-    inventory = Inventory.of(storage, rows, job.output.shard_size)
-    metrics = evaluate(storage, job, partial, *_devices(job))
-    report = write_report(storage, job, {"metrics": metrics, "sampler": inventory.stats.to_dict()})
+        raise UsageError(f"{uri}: its job has no `evaluate` section; add one and run it again")
+    with Lease(Storage(uri), job.output.lease_timeout) as lease:
+        storage = LeasedStorage(uri, lease)
+        inventory = Inventory.of(storage, rows, job.output.shard_size)
+        metrics = evaluate(storage, job, partial, *_devices(job))
+        report = write_report(storage, job, {"metrics": metrics, "sampler": inventory.stats.to_dict()})
     return summary(storage, inventory, report), inventory.exit_status
 
 
@@ -190,11 +195,7 @@ def summary(storage: Storage, inventory: Inventory, report: dict[str, Any]) -> l
             f"{sampler['block_efficiency']:.2f} steps a round, {sampler['calls_per_image']:.1f} calls and "
             f"{sampler['evaluations_per_image']:.1f} evaluations an image"
         )
-    for name, metric in report["metrics"].items():
-        lines.append(
-            f"{name:<14} {metric['value']:.3f} over {metric['count']} images "
-            f"({metric['extractor']} features, against {metric['reference']})"
-        )
+    lines += metric_lines(report["metrics"])
     if report["contact_sheet"]:
         lines.append(f"contact sheet  {storage.uri}/{report['contact_sheet']}")
     if inventory.failed or inventory.skipped:

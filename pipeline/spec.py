@@ -233,7 +233,6 @@ BUILT: Mapping[str, tuple[Any, ...]] = {
     "target.variance": (None,),
     "target.dtype": ("float32",),
     "target.compile": (False,),
-    "evaluate.metrics": ("fid",),
     "schedule": (None,),
 }
 
