@@ -1,4 +1,4 @@
-"""`sampler.verification: auto`, settled once for a set: by what its output says, or by a pilot on a device."""
+"""`sampler.verification: auto`, decided once for a set: by what its output says, or by a pilot on a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specdiff.pilots import IMAGES, Pilot, pilot
 PATIENCE_S = 900.0  # for a device
 
 
-def settled(job: Job, info: TargetInfo, storage: Storage, signals: Signals, say: Callable[[str], None]) -> Job:
+def decided(job: Job, info: TargetInfo, storage: Storage, signals: Signals, say: Callable[[str], None]) -> Job:
     """The job with `auto` replaced by what it means for this set, which `job.json` then holds.
 
     A pilot samples the first rows' labels with random numbers of its own, so that the choice depends on the settings

@@ -209,6 +209,40 @@ def evaluate(output: str, partial: bool) -> None:
 
 
 @main.command()
+@click.argument("reference", metavar="REFERENCE")
+@click.option("--extractor", default="inception-v3-compat", show_default=True, help="Feature extractor, by name.")
+@click.option("--weights", metavar="FILE", help="File with the extractor's weights; its own if left out.")
+@click.option("--output", metavar="FILE.npz", help="File to write.  [default: REFERENCE-EXTRACTOR.npz]")
+def stats(reference: str, extractor: str, weights: str | None, output: str | None) -> None:
+    """Compute statistics of a reference, once, for `evaluate.reference` of any number of jobs.
+
+    REFERENCE is a folder of images or of Parquet files, a Parquet file, a data set of `specdiff run`, or fashion-mnist.
+    """
+    from pipeline.reference_stats import reference_stats
+
+    reference_stats(reference, extractor, weights, output, click.echo)
+
+
+@main.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--extractor", help="Feature extractor, by name; the one that A's job evaluates by if left out.")
+@click.option("--weights", metavar="FILE", help="File with the extractor's weights.")
+@click.option("--splits", type=click.IntRange(min=19), default=99, show_default=True, help="Random splits of the band.")
+def compare(a: str, b: str, extractor: str | None, weights: str | None, splits: int) -> None:
+    """Tell whether two data sets are of one law.
+
+    Exit status 0: nothing speaks against it; 1: they differ by more than chance would have it.
+    """
+    from pipeline.compare import compare as compare_sets
+
+    found = compare_sets(a, b, extractor, weights, splits)
+    for line in found.lines():
+        click.echo(line)
+    click.get_current_context().exit(0 if found.same else 1)
+
+
+@main.command()
 @click.argument("output", metavar="OUTPUT")
 @click.option("--deep", is_flag=True, help="Make a sample of rows again, and compare.")
 def verify(output: str, deep: bool) -> None:

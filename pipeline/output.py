@@ -22,6 +22,7 @@ _OURS = (
     re.compile(r"commits/part-\d{5,}(\.r\d+)?\.json"),
     re.compile(r"data/part-\d{5,}(\.r\d+)?(\.a\d+)?\.parquet"),
     re.compile(r"report/(report\.json|report\.html|[a-z_]+\.png)"),
+    re.compile(r"report/features/(part|reference)-[a-z0-9.-]+\.npz"),
     re.compile(r"failures\.jsonl"),
     re.compile(r"manifest/part-\d{5,}\.parquet"),
     re.compile(r"manifest\.json"),

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 import specdiff
-from pipeline.auto import settled
+from pipeline.auto import decided
 from pipeline.errors import PipelineError, Unavailable, UsageError
 from pipeline.evaluation import check_evaluation, evaluate
 from pipeline.failures import FAILURES, write_failures
 from pipeline.inventory import Inventory
-from pipeline.lease import Lease, LeasedStorage, NotHeld, current
+from pipeline.lease import Lease, LeasedStorage, NotHeld
 from pipeline.manifest import Manifest, normalise
+from pipeline.metric_text import metric_lines
 from pipeline.output import (
     check_same_set,
     read_job,
@@ -92,7 +93,7 @@ def settled(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals
 
 def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
     """`run`, in a storage that may be written to; raises NotHeld before it writes to one that may not."""
-    job = _settled(job, storage, signals, say)
+    job = _decided(job, storage, signals, say)
     prepared = prepare(job, storage)
     inventory = Inventory.of(storage, prepared.manifest.rows, job.output.shard_size)
     rows = min(limit or inventory.rows, inventory.rows)
@@ -132,14 +133,14 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
     return 1 if given_up or problem or out_of_time else inventory.exit_status
 
 
-def _settled(job: Job, storage: LeasedStorage, signals: Signals, say: Say) -> Job:
+def _decided(job: Job, storage: LeasedStorage, signals: Signals, say: Say) -> Job:
     """The job without `auto`; raises NotHeld where a pilot is needed in a storage that may not be written to."""
     if job.sampler.verification != "auto":
         return job
     info, _ = checked(job)
     if job.output.overwrite or stored_verification(storage) is None:
         storage.lease()
-    return settled(job, info, storage, signals, say)
+    return decided(job, info, storage, signals, say)
 
 
 def prepare(job: Job, storage: Storage) -> Prepared:
@@ -191,19 +192,22 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
 def evaluate_again(uri: str, partial: bool) -> tuple[list[str], int]:
     """Scores a data set that is there and writes its report anew. Returns the summary and the exit status.
 
+    The lease is held for it, so that no driver writes another report meanwhile.
+
     Raises:
         UsageError: there is no data set, or its job asks for no evaluation.
+        Unavailable: another driver is at work there, or the storage is out of reach.
         PipelineError: rows are missing, without `partial`.
     """
-    storage = Storage(uri)
-    job, rows = read_job(storage)
+    job, rows = read_job(Storage(uri))
     if job.evaluate is None:
-        raise UsageError(f"{storage.uri}: its job has no `evaluate` section; add one and run it again")
-    inventory = Inventory.of(storage, rows, job.output.shard_size)
-    metrics = evaluate(storage, job, partial, *_devices(job))
-    holder = current(storage)
-    parts = counters(inventory, 0 if holder is None else holder.lost_images, [])
-    report = write_report(storage, job, {"metrics": metrics, **parts})
+        raise UsageError(f"{uri}: its job has no `evaluate` section; add one and run it again")
+    with Lease(Storage(uri), job.output.lease_timeout) as lease:
+        storage = LeasedStorage(uri, lease)
+        inventory = Inventory.of(storage, rows, job.output.shard_size)
+        metrics = evaluate(storage, job, partial, *_devices(job))
+        parts = counters(inventory, lease.progress["lost_images"], [])
+        report = write_report(storage, job, {"metrics": metrics, **parts})
     return summary(storage, inventory, report), inventory.exit_status
 
 
@@ -254,11 +258,7 @@ def summary(storage: Storage, inventory: Inventory, report: dict[str, Any]) -> l
             "steps, many dimensions or little noise); the images are right, but sampler.verification: none or auto "
             "makes them with fewer evaluations, see docs/when-it-helps.md"
         )
-    for name, metric in report["metrics"].items():
-        lines.append(
-            f"{name:<14} {metric['value']:.3f} over {metric['count']} images "
-            f"({metric['extractor']} features, against {metric['reference']})"
-        )
+    lines += metric_lines(report["metrics"])
     lines.append(f"report         {storage.uri}/{PAGE}")
     if inventory.failed or inventory.skipped:
         lines.append(f"failures       {flaws(inventory.failed, inventory.skipped)}; see {storage.uri}/{FAILURES}")

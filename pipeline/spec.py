@@ -14,7 +14,6 @@ from pipeline.encoding import SETTINGS
 from pipeline.errors import UsageError
 from pipeline.jobfile import (
     KeyPath,
-    WhereFunction,
     apply_overrides,
     describe,
     dotted,
@@ -319,17 +318,11 @@ class Job(_Section):
     )
 
 
-# Setting → the values that work today. Settings that are not here work in full.
-BUILT: Mapping[str, tuple[Any, ...]] = {
-    "evaluate.metrics": ("fid",),
-}
-
-
 def load_job(path: str, overrides: Sequence[str] = ()) -> Job:
     """The checked job of a YAML file, with each `a.b=value` of `overrides` put in.
 
     Raises UsageError, in words, for everything that is wrong with it: unreadable, not YAML, repeated or unknown keys,
-    values out of range, secrets, settings that are not built yet, and run dates that do not fit the schedule.
+    values out of range, secrets, and run dates that do not fit the schedule.
     """
     data, lines = read_yaml(path)
     # Overrides are looked at like the file: a key of theirs has no line.
@@ -350,32 +343,9 @@ def load_job(path: str, overrides: Sequence[str] = ()) -> Job:
         job = Job.model_validate(data)
     except ValidationError as error:
         raise UsageError(describe(error, where)) from error
-    _refuse_unbuilt(job, where)
     if wrong := [f"{where(tuple(setting.split('.')))}: {reason}" for setting, reason in dated_job.problems(job)]:
         raise UsageError("\n".join(wrong))
     return job
-
-
-def _refuse_unbuilt(job: Job, where: WhereFunction) -> None:
-    found = [(setting, _unbuilt(job, setting)) for setting in BUILT]
-    problems = [f"{where(tuple(setting.split('.')))}: {reason}" for setting, reason in found if reason]
-    if problems:
-        raise UsageError("\n".join(problems))
-
-
-def _unbuilt(job: Job, setting: str) -> str:
-    """Why a setting's value is refused, or ''."""
-    value: Any = job
-    for key in setting.split("."):
-        value = None if value is None else getattr(value, key)
-    chosen = value if isinstance(value, list) else [value]
-    built = BUILT[setting]
-    refused = [each for each in chosen if each not in built and each is not None]
-    if not refused:
-        return ""
-    if built == (None,):
-        return "not built yet; leave it out"
-    return f"{shown(refused[0])} is not built yet; what is: {', '.join(shown(each) for each in built)}"
 
 
 def identity(job: Job, info: TargetInfo, batch_rows: int, manifest_digest: str) -> dict[str, Any]:
