@@ -37,9 +37,8 @@ def settled(job: Job, info: TargetInfo, storage: Storage, signals: Signals, say:
         found = _on_a_device(job, requests, signals) if requests else None
         chosen = job.sampler.rule if found is None else found.verification
         if found is not None:
-            kept = found.stats.acceptance
-            kept_text = "no round had a draft" if kept is None else f"{kept:.0%} of rounds kept a draft"
-            say(f"verification   auto is `{chosen}` here: in a pilot {kept_text}")
+            kept, speedup = found.stats.acceptance or 0.0, found.stats.sequential_speedup or 0.0
+            say(f"verification   auto is `{chosen}`: a pilot kept {kept:.0%} of drafts, {speedup:.2f} steps a call")
     return job.model_copy(update={"sampler": job.sampler.model_copy(update={"verification": chosen})})
 
 

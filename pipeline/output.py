@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.damage import reading
 from pipeline.errors import UsageError
-from pipeline.report import software
+from pipeline.software import software
 from pipeline.spec import Job, differences
 from pipeline.storage import Storage
 from specdiff import TargetInfo
@@ -45,7 +45,7 @@ def remove_set(storage: Storage) -> None:
 
 def read_job(storage: Storage) -> tuple[Job, int]:
     """The job that made the set, and its rows. Raises UsageError where there is none, PipelineError for half of one."""
-    document = _read(storage)
+    document = read_document(storage)
     if document is None:
         raise UsageError(f"{storage.uri}: there is no {JOB}, so this is not a data set of `specdiff run`")
     with reading(storage, JOB):
@@ -54,7 +54,7 @@ def read_job(storage: Storage) -> tuple[Job, int]:
 
 def stored_batch_rows(storage: Storage) -> int | None:
     """The rows of every network call by which the set that is there is made, or None where there is none."""
-    document = _read(storage)
+    document = read_document(storage)
     if document is None:
         return None
     with reading(storage, JOB):
@@ -63,7 +63,7 @@ def stored_batch_rows(storage: Storage) -> int | None:
 
 def stored_verification(storage: Storage) -> str | None:
     """The verification by which the set that is there is made, or None where there is none."""
-    document = _read(storage)
+    document = read_document(storage)
     if document is None:
         return None
     with reading(storage, JOB):
@@ -76,7 +76,7 @@ def check_same_set(storage: Storage, identity: dict[str, Any]) -> None:
     Raises:
         UsageError: settings that decide the set differ, each named; or there is data that nobody can vouch for.
     """
-    document = _read(storage)
+    document = read_document(storage)
     if document is None:
         if storage.list("commits/"):
             raise UsageError(f"{storage.uri}: there are commit records but no {JOB}; choose another output")
@@ -112,7 +112,7 @@ def write_job(storage: Storage, job: Job, info: TargetInfo, identity: dict[str, 
         },
         "software": software(),
     }
-    old = _read(storage)
+    old = read_document(storage)
     times = ("created", "changed")
     if old is not None and {key: value for key, value in old.items() if key not in times} == document:
         return
@@ -120,7 +120,9 @@ def write_job(storage: Storage, job: Job, info: TargetInfo, identity: dict[str, 
     storage.replace(JOB, json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
-def _read(storage: Storage) -> dict[str, Any] | None:
+def read_document(storage: Storage) -> dict[str, Any] | None:
+    """`job.json`, or None where there is none. Raises PipelineError for one that cannot be read, UsageError for one of
+    another format."""
     try:
         data = storage.read(JOB)
     except FileNotFoundError:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdiff.clock import Clocked
+from specdiff.clock import Clocked, clocked
 from specdiff.environment import environment
 from specdiff.requests import Request, Sample
 from specdiff.sampler import Run, Sampler
@@ -114,7 +114,7 @@ def measure(
     Returns:
         ``rows``, one an entry; ``settings``; ``hardware`` and ``software``.
     """
-    targets = {steps: Clocked(load(steps=steps)) for steps in dict.fromkeys(entry.steps for entry in compared)}
+    targets = {steps: clocked(load(steps=steps)) for steps in dict.fromkeys(entry.steps for entry in compared)}
     device = targets[compared[0].steps].device
     rows = []
     for entry in compared:

@@ -19,7 +19,12 @@ from pipeline.storage import Storage, file_sha256
 
 
 def write_set(
-    folder: Path, images: NDArray[np.uint8], labels: Sequence[int | None] | None = None, files: int = 1, rows: int = 0
+    folder: Path,
+    images: NDArray[np.uint8],
+    labels: Sequence[int | None] | None = None,
+    files: int = 1,
+    rows: int = 0,
+    prompts: Sequence[str] | None = None,
 ) -> Storage:
     """Commit images, uint8 [count, height, width, channels], in so many files; the manifest may have more rows."""
     storage = Storage(str(folder / "set"))
@@ -30,6 +35,8 @@ def write_set(
     }
     if labels is not None:
         manifest["label"] = pa.array([*labels, *[0] * (max(rows, count) - count)], pa.int64())
+    if prompts is not None:
+        manifest["prompt"] = pa.array(prompts)
     table = pa.table(manifest)
     local = folder / "part.parquet"
     pq.write_table(table, local)

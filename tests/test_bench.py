@@ -20,7 +20,7 @@ from specdiff import Request, Sampler, Transitions
 from specdiff.bench import Entry, PeakMemory, entries, measure, spread
 from specdiff.bench_report import draw, table
 from specdiff.claims import Checks, Gain, claims_table
-from specdiff.clock import Clocked
+from specdiff.clock import clocked
 from specdiff.targets import GaussianMixture
 from specdiff.testing import ToyChain, offset
 
@@ -145,7 +145,7 @@ def test_clock_is_the_networks() -> None:
             time.sleep(0.005)
             return super().denoise(state, step, conditioning)
 
-    target = Clocked(Slow(6))
+    target = clocked(Slow(6))
     assert target.shape == (2,)
     Sampler(target, lanes=2, verification="none").sample(requests(2))
     assert 0.03 <= target.taken() < 0.3

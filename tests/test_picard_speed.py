@@ -15,7 +15,7 @@ from torch import Tensor
 import specdiff
 from specdiff import Gain, Request, Sampler, Stats
 from specdiff.bench import timed_image
-from specdiff.clock import Clocked
+from specdiff.clock import clocked
 
 FREE: dict[str, Any] = {"drafter": "free", "verification": "block"}
 PICARD: dict[str, Any] = {"drafter": "picard", "verification": "reflection", "gain": "kalman"}
@@ -118,7 +118,7 @@ def test_a_seed_s_picture_is_nearly_the_sequential_sampler_s() -> None:
 )
 def test_one_image_by_the_clock(settings: dict[str, Any], draft_length: int) -> None:
     """At least 0.9 of what calls and the time of a batch allow, medians of interleaved turns in one run."""
-    target = Clocked(clothes(1000))
+    target = clocked(clothes(1000))
     samplers = [Sampler(target, lanes=1, verification="none")]
     samplers.append(Sampler(target, lanes=1, draft_length=draft_length, **settings))
     turns = [[timed_image(target, sampler, request)[:2] for sampler in samplers] for request in requests(3)]
