@@ -23,10 +23,16 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
         "schedule": ("which runs are due", "schedule scheduled cron dates dated_job dated_sets notify"),
         "submission": ("a job for a cluster elsewhere", "submit package ray_jobs"),
         "worker": ("one device's work: rows to committed files", "worker stopwatch shard encoding publish"),
-        "records": ("what is done and what is not", "commits inventory failures output lease damage work throughput software"),
+        "records": (
+            "what is done and what is not",
+            "commits inventory failures output lease damage work throughput software",
+        ),
         "storage": ("bytes in one folder", "storage s3"),
         "audit": ("looks at a set, without making anything", "verify status clean"),
-        "judgement": ("metrics, report and pictures", "evaluation extractors decoding report report_page charts card shown contact_sheet"),
+        "judgement": (
+            "metrics, report and pictures",
+            "evaluation extractors decoding report report_page charts card shown contact_sheet",
+        ),
     },
     "specdiff": {
         "sampler": ("lanes and rounds", "sampler requests stats noise"),
