@@ -13,20 +13,26 @@ PAGE = Path(__file__).with_suffix(".md")
 # Package → room → what it is for, and its modules below the package, as patterns.
 ROOMS: dict[str, dict[str, tuple[str, str]]] = {
     "pipeline": {
-        "command line": ("what people type", "cli bench calibration reference signals errors"),
+        "command line": ("what people type", "cli bench scaling calibration reference words signals errors"),
         "job": ("what they ask for", "spec jobfile"),
         "rows": (
             "what goes in: read, checked, stored",
             "manifest manifest_store checked_rows sources raw_rows *_rows rowchecks duplicates",
         ),
-        "run": ("who does what, when", "run auto driver scheduler progress cluster"),
+        "run": ("who does what, when", "run auto driver scheduler progress meters cluster"),
         "schedule": ("which runs are due", "schedule scheduled cron dates dated_job dated_sets notify"),
         "submission": ("a job for a cluster elsewhere", "submit package ray_jobs"),
-        "worker": ("one device's work: rows to committed files", "worker shard encoding publish"),
-        "records": ("what is done and what is not", "commits inventory failures output lease damage"),
+        "worker": ("one device's work: rows to committed files", "worker stopwatch shard encoding publish"),
+        "records": (
+            "what is done and what is not",
+            "commits inventory failures output lease damage work throughput software",
+        ),
         "storage": ("bytes in one folder", "storage s3"),
         "audit": ("looks at a set, without making anything", "verify status clean"),
-        "judgement": ("metrics, report and pictures", "evaluation extractors decoding report contact_sheet"),
+        "judgement": (
+            "metrics, report and pictures",
+            "evaluation extractors decoding report report_page charts card shown contact_sheet",
+        ),
     },
     "specdiff": {
         "sampler": ("lanes and rounds", "sampler requests stats noise"),
@@ -35,7 +41,7 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
         "targets": ("whose pictures they are", "targets targets.*"),
         "evidence": (
             "that it is exact, and how fast",
-            "bench bench_report claims pilots clock overhead environment testing",
+            "bench bench_report benefit claims pilots clock overhead environment testing",
         ),
     },
 }

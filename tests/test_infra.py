@@ -21,6 +21,7 @@ from jsonschema import Draft7Validator
 from manifests import INFRA, PINNED, dangers, manifests, pods
 
 import specdiff
+from pipeline import meters
 from pipeline.errors import UsageError
 from pipeline.jobfile import dotted, refuse_secrets
 
@@ -255,7 +256,6 @@ def test_prometheus_accepts_its_files() -> None:
 
 
 def test_alerts_name_metrics_that_runs_export() -> None:
-    meters = pytest.importorskip("pipeline.meters", reason="the run's own metrics are not built yet")
     exported = {f"{name}_total" for name in (*meters.COUNTERS, *meters.EVENTS)} | {*meters.GAUGES}
     named = set(re.findall(r"ray_specdiff_(\w+)", (INFRA / "prometheus" / "alerts.yml").read_text()))
     assert named
