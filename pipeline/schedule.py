@@ -20,15 +20,16 @@ def due(
     """The runs to make now, or to go on with, the oldest first.
 
     The last is always the newest that is due, finished or not. Before it come earlier ones that are not finished
-    (`unfinished: continue`), and those that were missed since the oldest set that is there (`missed: catch_up`); of
-    all these only such as `keep` would not remove at once.
+    (`unfinished: continue`), and those that were missed since the oldest of the schedule's sets that are there
+    (`missed: catch_up`); of all these only such as `keep` would not remove at once.
 
     Args:
         past: the sets that are there, by run.
         told: what the name of a run's output tells of its time, by which runs are known.
     """
     newest = told(latest(schedule, now))
-    earlier = {run: state for run, state in past.items() if run < newest and run not in surplus(schedule.keep, past)}
+    ignored = {*surplus(schedule.keep, past), *(run for run, state in past.items() if state == "foreign")}
+    earlier = {run: state for run, state in past.items() if run < newest and run not in ignored}
     runs = {newest}
     if schedule.unfinished == "continue":
         runs |= {run for run, state in earlier.items() if state == "unfinished"}

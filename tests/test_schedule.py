@@ -68,6 +68,8 @@ def test_missed_runs_are_caught_up_from_the_oldest_set_on() -> None:
     assert runs_due(at(8, 3), past, missed="catch_up") == [at(4), at(6), at(7), at(8)]
     assert runs_due(at(8, 3), past, missed="catch_up", keep=3) == [at(6), at(7), at(8)]
     assert runs_due(at(8, 3), {}, missed="catch_up") == [at(8)], "nothing was missed before the first run"
+    assert runs_due(at(8, 3), {at(3): "foreign"}, missed="catch_up") == [at(8)]
+    assert runs_due(at(8, 3), {at(6): "finished", at(7): "foreign"}, missed="catch_up") == [at(8)]
 
 
 def test_unfinished_runs_are_gone_on_with_or_left() -> None:
@@ -275,9 +277,8 @@ def test_nothing_is_lost_doubled_or_removed_too_early(
         assert "unfinished" not in world.sets.values()
     own = [run for run, state in world.sets.items() if state != "foreign"]
     if missed == "catch_up" and unfinished == "continue":
-        # The foreign set, the oldest of all, is where counting from begins.
-        wanted = [at(12) - DAY * n for n in range(keep or 40)]
-        assert [run for run in wanted if run > min(world.sets)] == sorted(own, reverse=True)
+        wanted = [at(12) - DAY * n for n in range((at(12) - min(own)).days + 1)]
+        assert wanted == sorted(own, reverse=True), "no day is missing"
     before = dict(world.sets)
     world.turn(end, lambda: "finished")
     assert world.sets == before, "a further turn changes nothing"
