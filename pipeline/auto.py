@@ -1,4 +1,4 @@
-"""`sampler.verification: auto`, settled once for a set: by what its output says, or by a pilot on a device."""
+"""`sampler.verification: auto`, decided once for a set: by what its output says, or by a pilot on a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specdiff.pilots import IMAGES, Pilot, pilot
 PATIENCE_S = 900.0  # for a device
 
 
-def settled(job: Job, info: TargetInfo, storage: Storage, signals: Signals, say: Callable[[str], None]) -> Job:
+def decided(job: Job, info: TargetInfo, storage: Storage, signals: Signals, say: Callable[[str], None]) -> Job:
     """The job with `auto` replaced by what it means for this set, which `job.json` then holds.
 
     A pilot samples the first rows' labels with random numbers of its own, so that the choice depends on the settings
@@ -37,9 +37,8 @@ def settled(job: Job, info: TargetInfo, storage: Storage, signals: Signals, say:
         found = _on_a_device(job, requests, signals) if requests else None
         chosen = job.sampler.rule if found is None else found.verification
         if found is not None:
-            kept = found.stats.acceptance
-            kept_text = "no round had a draft" if kept is None else f"{kept:.0%} of rounds kept a draft"
-            say(f"verification   auto is `{chosen}` here: in a pilot {kept_text}")
+            kept, speedup = found.stats.acceptance or 0.0, found.stats.sequential_speedup or 0.0
+            say(f"verification   auto is `{chosen}`: a pilot kept {kept:.0%} of drafts, {speedup:.2f} steps a call")
     return job.model_copy(update={"sampler": job.sampler.model_copy(update={"verification": chosen})})
 
 

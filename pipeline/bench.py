@@ -13,8 +13,10 @@ import torch
 import specdiff
 from pipeline.auto import first_requests
 from pipeline.errors import UsageError
-from pipeline.evaluation import BATCH, Moments, fid, load_reference
 from pipeline.extractors import load_extractor
+from pipeline.features import BATCH
+from pipeline.moments import Moments, frechet
+from pipeline.references import check_dimensions, load_reference
 from pipeline.run import checked
 from pipeline.spec import EvaluateSpec, Job
 from specdiff.bench import Entry, entries, measure
@@ -35,15 +37,18 @@ class Fid:
     name = "FID"
 
     def __init__(self, settings: EvaluateSpec, device: str) -> None:
-        self._reference = load_reference(settings.reference, settings.extractor)
         self._extractor = load_extractor(settings.extractor, settings.weights, device)
+        self._reference = load_reference(settings.reference, self._extractor, ["fid"])
 
     def features(self, images: NDArray[np.uint8]) -> Tensor:
-        rows = torch.from_numpy(images).permute(0, 3, 1, 2)
-        return torch.cat([self._extractor(batch.expand(-1, 3, -1, -1)) for batch in rows.split(BATCH)])
+        rows = torch.from_numpy(images).permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
+        layer = self._extractor.feature_layer
+        return torch.cat([self._extractor(batch)[layer] for batch in rows.split(BATCH)])
 
     def score(self, features: Tensor) -> float:
-        return float(fid(Moments.of(features), self._reference, self._extractor.name)["value"])
+        ours = Moments.of(features.numpy()).gaussian()
+        check_dimensions(self._reference, ours.dimensions, self._extractor)
+        return frechet(ours, self._reference.gaussian)
 
 
 def bench(

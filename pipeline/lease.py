@@ -61,6 +61,10 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {self.since}"
 
 
+class Held(Unavailable):
+    """Another driver is at work on the output."""
+
+
 class Superseded(Unavailable):
     """Another driver has taken the output over."""
 
@@ -83,11 +87,11 @@ class Lease:
         self.progress: dict[str, Any] = {}
 
     def __enter__(self) -> Lease:
-        """Raises Unavailable where another driver holds the lease, and says who."""
+        """Raises Held where another driver holds the lease, and says who; Unavailable."""
         self._began = time.monotonic()
         before = current(self._storage)
         if before is not None and not self._is_free(before):
-            raise Unavailable(_held(self._storage, before))
+            raise Held(_held(self._storage, before))
         self.number = 1 if before is None else before.number + 1
         self.progress = {"lost_images": 0 if before is None else before.lost_images}
         pid = os.getpid()
@@ -96,7 +100,7 @@ class Lease:
             self._storage.create(_path(self.number), _to_json(self._holder))
         except FileExistsError:
             winner = current(self._storage)
-            raise Unavailable(_held(self._storage, winner) if winner else f"{self._storage.uri}: try again") from None
+            raise Held(_held(self._storage, winner) if winner else f"{self._storage.uri}: try again") from None
         self._renewed = self._began
         for path in self._storage.list(FOLDER):
             if path == _CLOCK or (_number(path) or self.number) < self.number:
@@ -191,6 +195,13 @@ def current(storage: Storage) -> Holder | None:
             continue
         with reading(storage, _path(number)):
             return Holder(**json.loads(data))
+
+
+def remove_leases(storage: Storage) -> None:
+    """Removes the files by which drivers agree; nobody may be driving."""
+    for path in storage.list(FOLDER):
+        if path == _CLOCK or _number(path) is not None:
+            storage.remove(path)
 
 
 def check_not_superseded(storage: Storage, number: int) -> None:

@@ -22,11 +22,17 @@ _OURS = (
     re.compile(r"commits/part-\d{5,}(\.r\d+)?\.json"),
     re.compile(r"data/part-\d{5,}(\.r\d+)?(\.a\d+)?\.parquet"),
     re.compile(r"report/(report\.json|report\.html|[a-z_]+\.png)"),
+    re.compile(r"report/features/(part|reference)-[a-z0-9.-]+\.npz"),
     re.compile(r"failures\.jsonl"),
     re.compile(r"manifest/part-\d{5,}\.parquet"),
     re.compile(r"manifest\.json"),
     re.compile(r"job\.json"),
 )
+
+
+def is_ours(path: str) -> bool:
+    """Whether a run of ours would have written a file."""
+    return any(pattern.fullmatch(path) for pattern in _OURS)
 
 
 def remove_set(storage: Storage) -> None:

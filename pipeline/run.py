@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 import specdiff
-from pipeline.auto import settled
+from pipeline.auto import decided
 from pipeline.errors import PipelineError, Unavailable, UsageError
 from pipeline.evaluation import check_evaluation, evaluate
 from pipeline.failures import FAILURES, write_failures
 from pipeline.inventory import Inventory
-from pipeline.lease import Lease, LeasedStorage, NotHeld, current
+from pipeline.lease import Lease, LeasedStorage, NotHeld
 from pipeline.manifest import Manifest, normalise
+from pipeline.metric_text import metric_lines
 from pipeline.output import (
     check_same_set,
     read_job,
@@ -31,8 +32,7 @@ from pipeline.signals import Interrupted, Signals
 from pipeline.spec import Job, identity
 from pipeline.storage import Storage
 from pipeline.words import counted, flaws
-from specdiff import TargetInfo
-from specdiff.pilots import HARDLY
+from specdiff import Stats, TargetInfo
 from specdiff.targets import TargetUnavailable
 
 Say = Callable[[str], None]
@@ -45,6 +45,14 @@ class Prepared:
     info: TargetInfo
     manifest: Manifest
     batch_rows: int
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A set to which there is nothing to do: the summary, and the exit status."""
+
+    lines: list[str]
+    exit_status: int
 
 
 def run(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
@@ -63,22 +71,29 @@ def run(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals, sa
         PipelineError: it could not be done; its exit code says why.
         Interrupted: a signal ended it; the same command goes on.
     """
-    asked = (limit, retry_failed)
+    # A finished set is found to be so without a word to other drivers.
+    if (done := settled(job, limit=limit, retry_failed=retry_failed, signals=signals)) is not None:
+        for line in done.lines:
+            say(line)
+        return done.exit_status
+    with Lease(Storage(job.output.uri), job.output.lease_timeout) as lease:
+        return _run(job, LeasedStorage(job.output.uri, lease), limit, retry_failed, signals, say)
+
+
+def settled(job: Job, *, limit: int | None, retry_failed: bool, signals: Signals) -> Settled | None:
+    """What `run` would say where it finds nothing to do, or None where there is something. Writes nothing; raises
+    PipelineError as it does."""
     lines: list[str] = []
     try:
-        # A finished set is found to be so without a word to other drivers.
-        status = _run(job, LeasedStorage(job.output.uri, None), *asked, signals, lines.append)
+        status = _run(job, LeasedStorage(job.output.uri, None), limit, retry_failed, signals, lines.append)
     except NotHeld:
-        with Lease(Storage(job.output.uri), job.output.lease_timeout) as lease:
-            return _run(job, LeasedStorage(job.output.uri, lease), *asked, signals, say)
-    for line in lines:
-        say(line)
-    return status
+        return None
+    return Settled(lines, status)
 
 
 def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool, signals: Signals, say: Say) -> int:
     """`run`, in a storage that may be written to; raises NotHeld before it writes to one that may not."""
-    job = _settled(job, storage, signals, say)
+    job = _decided(job, storage, signals, say)
     prepared = prepare(job, storage)
     inventory = Inventory.of(storage, prepared.manifest.rows, job.output.shard_size)
     rows = min(limit or inventory.rows, inventory.rows)
@@ -118,14 +133,14 @@ def _run(job: Job, storage: LeasedStorage, limit: int | None, retry_failed: bool
     return 1 if given_up or problem or out_of_time else inventory.exit_status
 
 
-def _settled(job: Job, storage: LeasedStorage, signals: Signals, say: Say) -> Job:
+def _decided(job: Job, storage: LeasedStorage, signals: Signals, say: Say) -> Job:
     """The job without `auto`; raises NotHeld where a pilot is needed in a storage that may not be written to."""
     if job.sampler.verification != "auto":
         return job
     info, _ = checked(job)
     if job.output.overwrite or stored_verification(storage) is None:
         storage.lease()
-    return settled(job, info, storage, signals, say)
+    return decided(job, info, storage, signals, say)
 
 
 def prepare(job: Job, storage: Storage) -> Prepared:
@@ -177,19 +192,22 @@ def checked(job: Job) -> tuple[TargetInfo, int]:
 def evaluate_again(uri: str, partial: bool) -> tuple[list[str], int]:
     """Scores a data set that is there and writes its report anew. Returns the summary and the exit status.
 
+    The lease is held for it, so that no driver writes another report meanwhile.
+
     Raises:
         UsageError: there is no data set, or its job asks for no evaluation.
+        Unavailable: another driver is at work there, or the storage is out of reach.
         PipelineError: rows are missing, without `partial`.
     """
-    storage = Storage(uri)
-    job, rows = read_job(storage)
+    job, rows = read_job(Storage(uri))
     if job.evaluate is None:
-        raise UsageError(f"{storage.uri}: its job has no `evaluate` section; add one and run it again")
-    inventory = Inventory.of(storage, rows, job.output.shard_size)
-    metrics = evaluate(storage, job, partial, *_devices(job))
-    holder = current(storage)
-    parts = counters(inventory, 0 if holder is None else holder.lost_images, [])
-    report = write_report(storage, job, {"metrics": metrics, **parts})
+        raise UsageError(f"{uri}: its job has no `evaluate` section; add one and run it again")
+    with Lease(Storage(uri), job.output.lease_timeout) as lease:
+        storage = LeasedStorage(uri, lease)
+        inventory = Inventory.of(storage, rows, job.output.shard_size)
+        metrics = evaluate(storage, job, partial, *_devices(job))
+        parts = counters(inventory, lease.progress["lost_images"], [])
+        report = write_report(storage, job, {"metrics": metrics, **parts})
     return summary(storage, inventory, report), inventory.exit_status
 
 
@@ -234,18 +252,13 @@ def summary(storage: Storage, inventory: Inventory, report: dict[str, Any]) -> l
             f"{sampler['block_efficiency']:.2f} steps a round, {sampler['calls_per_image']:.1f} calls and "
             f"{sampler['evaluations_per_image']:.1f} evaluations an image"
         )
-    kept = sampler.get("acceptance")
-    if kept is not None and kept < HARDLY:
+    if Stats.from_dict(sampler).hardly_helped:
         lines.append(
-            f"warning        speculation hardly helps here: {kept:.1%} of rounds kept a draft (few steps, many "
-            "dimensions or little noise); the images are right, but sampler.verification: none or auto makes them with "
-            "fewer evaluations, see docs/when-it-helps.md"
+            f"warning        speculation hardly helps here: {sampler['acceptance']:.1%} of drafts were kept (few "
+            "steps, many dimensions or little noise); the images are right, but sampler.verification: none or auto "
+            "makes them with fewer evaluations, see docs/when-it-helps.md"
         )
-    for name, metric in report["metrics"].items():
-        lines.append(
-            f"{name:<14} {metric['value']:.3f} over {metric['count']} images "
-            f"({metric['extractor']} features, against {metric['reference']})"
-        )
+    lines += metric_lines(report["metrics"])
     lines.append(f"report         {storage.uri}/{PAGE}")
     if inventory.failed or inventory.skipped:
         lines.append(f"failures       {flaws(inventory.failed, inventory.skipped)}; see {storage.uri}/{FAILURES}")
@@ -257,7 +270,7 @@ def _is_current(report: dict[str, Any], job: Job, inventory: Inventory) -> bool:
     evaluation = None if job.evaluate is None else job.evaluate.model_dump(mode="json", exclude_none=True)
     if report.get("images") != inventory.written or report["settings"].get("evaluate") != evaluation:
         return False
-    return bool(report["metrics"]) or not _to_be_scored(job, inventory)
+    return bool(report["failures"]) and (bool(report["metrics"]) or not _to_be_scored(job, inventory))
 
 
 def _to_be_scored(job: Job, inventory: Inventory) -> bool:

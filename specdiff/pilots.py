@@ -17,9 +17,6 @@ from specdiff.stats import Stats
 from specdiff.targets.base import Target
 
 IMAGES = 4
-HARDLY = 0.1
-"""Share of rounds that keep a draft below which speculation does not pay: it needs γ + 1 evaluations a round, and saves
-less than one call in eleven."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Pilot:
 
     Attributes:
         stats: counters of its images.
-        verification: the rule it was made with, or ``none`` where that hardly ever keeps a draft.
+        verification: the rule it was made with, or ``none`` where that hardly helps.
     """
 
     stats: Stats
@@ -65,5 +62,5 @@ def pilot(target: Target, requests: Sequence[Request], *, verification: str = "b
     )
     while run.busy:
         run.round()
-    pays = run.stats.acceptance is not None and run.stats.acceptance >= HARDLY
-    return Pilot(run.stats, verification if pays else "none")
+    helps = run.stats.acceptance is not None and run.stats.samples and not run.stats.hardly_helped
+    return Pilot(run.stats, verification if helps else "none")

@@ -115,9 +115,14 @@ class Stats:
 
     @property
     def acceptance(self) -> float | None:
-        """Share of rounds with drafts that kept at least the first; None before the first such round."""
-        drafted, accepted = self.drafted_by_position[:1], self.accepted_by_position[:1]
-        return accepted[0] / drafted[0] if drafted and drafted[0] else None
+        """Share of the drafts that were kept; None before the first draft."""
+        drafted = sum(self.drafted_by_position)
+        return sum(self.accepted_by_position) / drafted if drafted else None
+
+    @property
+    def hardly_helped(self) -> bool:
+        """Whether there were drafts, and they saved less than one call in six: each cost an evaluation."""
+        return bool(self.acceptance is not None and self.calls and self.steps < 1.2 * self.calls)
 
     def along(self) -> dict[str, list[float | None]]:
         """The trajectory in equal parts: where each is (0 noise … 1 image), its block efficiency and mean δ, None where
