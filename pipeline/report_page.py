@@ -89,8 +89,8 @@ def page(
 
 
 def _told(told: Callable[..., str]) -> Callable[..., str]:
-    """The same for figures that a report of another version lacks."""
-    return lambda value, *more: told(None if isinstance(value, Undefined) else value, *more)
+    """The same for figures that a report of another version lacks; number and unit stay on one line."""
+    return lambda value, *more: told(None if isinstance(value, Undefined) else value, *more).replace(" ", "\u00a0")
 
 
 def _environment() -> Environment:
@@ -119,6 +119,8 @@ def percent(share: float | None) -> str:
     """0.0123 → 1.2 %."""
     if share is None:
         return "–"
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
     return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
 
 

@@ -165,6 +165,6 @@ def test_numbers_are_told_short() -> None:
     assert [number(x) for x in (None, 0, 7, 12345, 3.14159, 0.012345, 99.96, 250.4)] == [
         *("–", "0", "7", "12,345", "3.14", "0.0123", "100", "250"),
     ]
-    assert [percent(x) for x in (None, 0, 0.0123, 0.5)] == ["–", "0 %", "1.2 %", "50 %"]
+    assert [percent(x) for x in (None, 0, 0.0001, 0.0123, 0.5)] == ["–", "0 %", "< 0.1 %", "1.2 %", "50 %"]
     assert [size(x) for x in (None, 12, 2048, 5 * 2**30)] == ["–", "12 B", "2 KiB", "5 GiB"]
     assert [duration(x) for x in (None, 3.21, 89, 619, 7260)] == ["–", "3.21 s", "89 s", "10 min 19 s", "2 h 01 min"]
