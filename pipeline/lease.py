@@ -39,7 +39,9 @@ class Holder:
         process: names the process for ever (`_process`); '' where the system cannot tell.
         since: when it began, by its own clock.
         released: it has ended, and in order.
-        progress: how far it was at its last sign of life: images of this run, their rate, workers.
+        progress: how far it was at its last sign of life: images of this run, their rate, workers; and `lost_images`,
+            finished and not committed by this driver and those before it, and `unpublished`, finished and not yet
+            committed.
     """
 
     number: int
@@ -49,6 +51,11 @@ class Holder:
     since: str
     released: bool = False
     progress: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def lost_images(self) -> int:
+        """Images that were finished, and lost when this driver or one before it, or one of their workers, died."""
+        return int(self.progress.get("lost_images", 0)) + int(self.progress.get("unpublished", 0))
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.since}"
@@ -86,6 +93,7 @@ class Lease:
         if before is not None and not self._is_free(before):
             raise Held(_held(self._storage, before))
         self.number = 1 if before is None else before.number + 1
+        self.progress = {"lost_images": 0 if before is None else before.lost_images}
         pid = os.getpid()
         self._holder = Holder(self.number, socket.gethostname(), pid, _process(pid), _now())
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -13,7 +14,6 @@ from pipeline.encoding import SETTINGS
 from pipeline.errors import UsageError
 from pipeline.jobfile import (
     KeyPath,
-    WhereFunction,
     apply_overrides,
     describe,
     dotted,
@@ -56,6 +56,18 @@ class TargetSpec(_Section):
         default="float32", description="Arithmetic of the network."
     )
     compile: bool = Field(default=False, description="Whether the network is compiled.")
+    null_class: bool = Field(
+        default=False,
+        description="Whether the last class of a class-conditional UNet2DModel stands for no class; its configuration "
+        "does not say.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _from_the_root(cls, value: str) -> str:
+        """A model folder's whole path, which workers understand wherever they run."""
+        folder = Path(value).expanduser()
+        return str(folder.resolve()) if (folder / "model_index.json").is_file() else value
 
     def settings(self) -> dict[str, Any]:
         """What is set beyond the defaults, as keyword arguments of `specdiff.load_target` and `inspect_target`."""
@@ -65,8 +77,10 @@ class TargetSpec(_Section):
 class SamplerSpec(_Section):
     """How it is sampled; every choice draws from the same law, at another cost."""
 
-    verification: Literal["none", "token", "reflection", "block"] = Field(
-        default="block", description="How drafts are checked; `none` is the sequential sampler."
+    verification: Literal["none", "token", "reflection", "block", "auto"] = Field(
+        default="block",
+        description="How drafts are checked; `none` is the sequential sampler; `auto` asks a pilot, once for a set, "
+        "whether drafts are kept, and is `none` where hardly any are.",
     )
     drafter: Literal["frozen", "free", "picard"] = Field(
         default="free", description="What a draft's prediction is made of."
@@ -94,6 +108,17 @@ class SamplerSpec(_Section):
         description="Rows of each network call, padding included; lanes × (γ + 1) if left out (γ is 0 without drafts).",
     )
 
+    @property
+    def rule(self) -> str:
+        """The verification, or for `auto` the one that it is where speculation pays."""
+        if self.verification != "auto":
+            return self.verification
+        return "reflection" if self.drafter == "picard" else "block"
+
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of `specdiff.Sampler`."""
+        return self.model_dump() | {"verification": self.rule}
+
 
 class RangeSpec(_Section):
     """Rows counted up instead of read from a file."""
@@ -103,6 +128,9 @@ class RangeSpec(_Section):
     labels: Literal["cycle"] | list[int] | None = Field(
         default=None,
         description="`cycle` takes all the target's classes in turn, a list takes those in turn; none if left out.",
+    )
+    guidance_scale: float | None = Field(
+        default=None, ge=0, description="Guidance scale of every row; no guidance if left out."
     )
 
     @field_validator("labels", mode="before")
@@ -290,23 +318,11 @@ class Job(_Section):
     )
 
 
-# Setting → the values that work today. Settings that are not here work in full.
-BUILT: Mapping[str, tuple[Any, ...]] = {
-    "target.revision": (None,),
-    "target.churn": (None,),
-    "target.spacing": (None,),
-    "target.variance": (None,),
-    "target.dtype": ("float32",),
-    "target.compile": (False,),
-    "evaluate.metrics": ("fid",),
-}
-
-
 def load_job(path: str, overrides: Sequence[str] = ()) -> Job:
     """The checked job of a YAML file, with each `a.b=value` of `overrides` put in.
 
     Raises UsageError, in words, for everything that is wrong with it: unreadable, not YAML, repeated or unknown keys,
-    values out of range, secrets, settings that are not built yet, and run dates that do not fit the schedule.
+    values out of range, secrets, and run dates that do not fit the schedule.
     """
     data, lines = read_yaml(path)
     # Overrides are looked at like the file: a key of theirs has no line.
@@ -327,34 +343,9 @@ def load_job(path: str, overrides: Sequence[str] = ()) -> Job:
         job = Job.model_validate(data)
     except ValidationError as error:
         raise UsageError(describe(error, where)) from error
-    _refuse_unbuilt(job, where)
     if wrong := [f"{where(tuple(setting.split('.')))}: {reason}" for setting, reason in dated_job.problems(job)]:
         raise UsageError("\n".join(wrong))
     return job
-
-
-def _refuse_unbuilt(job: Job, where: WhereFunction) -> None:
-    found = [(setting, _unbuilt(job, setting)) for setting in BUILT]
-    if "/" in job.target.name or job.target.name.startswith("."):
-        found.append(("target.name", "model folders and hub ids are not built yet; see `specdiff targets`"))
-    problems = [f"{where(tuple(setting.split('.')))}: {reason}" for setting, reason in found if reason]
-    if problems:
-        raise UsageError("\n".join(problems))
-
-
-def _unbuilt(job: Job, setting: str) -> str:
-    """Why a setting's value is refused, or ''."""
-    value: Any = job
-    for key in setting.split("."):
-        value = None if value is None else getattr(value, key)
-    chosen = value if isinstance(value, list) else [value]
-    built = BUILT[setting]
-    refused = [each for each in chosen if each not in built and each is not None]
-    if not refused:
-        return ""
-    if built == (None,):
-        return "not built yet; leave it out"
-    return f"{shown(refused[0])} is not built yet; what is: {', '.join(shown(each) for each in built)}"
 
 
 def identity(job: Job, info: TargetInfo, batch_rows: int, manifest_digest: str) -> dict[str, Any]:
@@ -363,6 +354,8 @@ def identity(job: Job, info: TargetInfo, batch_rows: int, manifest_digest: str) 
     Lanes are left out: they change nothing at equal `batch_rows`, the resolved number of rows of a network call.
     """
     target = job.target.model_dump(mode="json") | {"steps": info.steps, "weights_sha256": info.weights_sha256}
+    if info.config_sha256 is not None:  # the hashes say which model it is, wherever it lies
+        target |= {"name": None, "revision": None, "config_sha256": info.config_sha256}
     sampler = job.sampler.model_dump(mode="json", exclude={"lanes"}) | {"batch_rows": batch_rows}
     if job.sampler.gain == "kalman":
         sampler["gain_sha256"] = info.gain_sha256
