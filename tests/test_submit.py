@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from ray_head import Head, ray_head
+from ray_head import ray_head
 from seaweed import Server
 from test_job import hashes, job_file
 
@@ -27,7 +27,7 @@ from pipeline.spec import load_job
 from pipeline.storage import Storage
 from pipeline.submit import outcome, submission_name
 
-ROWS = 32
+ROWS = 24
 WAIT_S = 180
 
 
@@ -196,79 +196,63 @@ def test_a_cluster_that_is_not_there_and_a_job_file_that_is_wrong(tmp_path: Path
     assert "the job has no `schedule`" in result.output
 
 
-class Session:
-    """The command line, beside a cluster."""
-
-    def __init__(self, head: Head, server: Server) -> None:
-        self.head = head
-        self.environment = {**os.environ, **server.environment, "RAY_AUTH_TOKEN": head.token}
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "pipeline.cli", *arguments]
-        if arguments[0] == "submit":
-            command += ["--address", self.head.address]
-        return subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    def call(self, *arguments: str) -> tuple[str, int]:
-        process = self.start(*arguments)
-        try:
-            output, _ = process.communicate(timeout=WAIT_S)
-        finally:
-            process.kill()
-        return output, process.returncode
-
-
 @pytest.mark.slow
-def test_a_cluster_end_to_end(server: Server, s3: str, tmp_path: Path) -> None:
+def test_a_cluster_end_to_end(server: Server, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Submitted twice, done once; attached to and stopped; made whole by a second cluster when the first was killed."""
     # Two lanes and a shard of one row each: slow enough to be stopped and killed long before the end.
     settings: dict[str, Any] = {
         "manifest": {"range": {"count": ROWS, "labels": "cycle"}},
         "workers": {"count": 1},
         "sampler": {"lanes": 2},
-        "target": {"steps": 60},
+        "target": {"steps": 50},
     }
     one = str(job_file(tmp_path, "one", output={"uri": f"{s3}/one", "shard_size": 1}, **settings))
     two = str(job_file(tmp_path, "two", output={"uri": f"{s3}/two", "shard_size": 1}, **settings))
     with ray_head(server.environment) as head:
-        session = Session(head, server)
-        output, status = session.call("submit", one, "--wait")
-        assert status == 0, output
-        assert f"{ROWS} of {ROWS}" in output, "the job's own lines are shown"
-        records = Storage(f"{s3}/one").read_many(Storage(f"{s3}/one").list("commits/"))
-        output, status = session.call("submit", one, "--wait")
-        assert (status, output.splitlines()[0]) == (0, "nothing to submit: the output is done")
-        assert Storage(f"{s3}/one").read_many(Storage(f"{s3}/one").list("commits/")) == records
-        for command in ("verify", "status"):
-            output, status = session.call(command, f"{s3}/one")
-            assert status == 0, output
+        monkeypatch.setenv("RAY_AUTH_TOKEN", head.token)
 
-        output, status = session.call("submit", two)
-        assert status == 0, output
-        waiting = session.start("submit", two, "--wait")
-        wait_for(Storage(f"{s3}/two"), 1)
-        output, status = session.call("submit", two, "--stop")
-        assert "is stopped" in output, output
-        output, _ = waiting.communicate(timeout=WAIT_S)
+        def submit(*arguments: str) -> Result:
+            return cli("submit", *arguments, "--address", head.address)
+
+        result = submit(one, "--wait")
+        assert result.exit_code == 0, result.output
+        assert f"{ROWS} of {ROWS}" in result.output, "the job's own lines are shown"
+        before = contents(Storage(f"{s3}/one"))
+        result = submit(one, "--wait")
+        assert (result.exit_code, result.output.splitlines()[0]) == (0, "nothing to submit: the output is done")
+        assert contents(Storage(f"{s3}/one")) == before
+        for command in ("verify", "status"):
+            assert cli(command, f"{s3}/one").exit_code == 0
+
+        assert submit(two).exit_code == 0
+        command = [sys.executable, "-m", "pipeline.cli", "submit", two, "--wait", "--address", head.address]
+        waiting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            wait_for(Storage(f"{s3}/two"), 1)
+            assert "-1 is stopped" in submit(two, "--stop").output
+            output, _ = waiting.communicate(timeout=WAIT_S)
+        finally:
+            waiting.kill()
         assert waiting.returncode == 3, output
         assert "-1 is at work already" in output
-        assert "images are committed; the same command goes on from there" in session.call("submit", two, "--logs")[0]
-        before = len(Storage(f"{s3}/two").list("commits/"))
-        assert before < ROWS, "something is left to do"
+        assert "images committed; the same command goes on from there" in submit(two, "--logs").output
+        stopped_at = len(Storage(f"{s3}/two").list("commits/"))
+        assert stopped_at < ROWS, "something is left to do"
 
-        output, status = session.call("submit", two)
-        assert "-2 to" in output, output
-        wait_for(Storage(f"{s3}/two"), before + 1)
+        assert "-2 to" in submit(two).output
+        wait_for(Storage(f"{s3}/two"), stopped_at + 1)
         head.kill()
         assert len(Storage(f"{s3}/two").list("commits/")) < ROWS
         head.start()
-        output, status = session.call("submit", two, "--wait")
-        assert status == 0, output
-        assert session.call("verify", f"{s3}/two")[1] == 0
+        result = submit(two, "--wait")
+        assert result.exit_code == 0, result.output
+        assert cli("verify", f"{s3}/two").exit_code == 0
     assert hashes(Storage(f"{s3}/two")) == hashes(Storage(f"{s3}/one"))
     assert len(hashes(Storage(f"{s3}/two"))) == ROWS
+
+
+def contents(storage: Storage) -> dict[str, str]:
+    return {path: storage.sha256(path) for path in storage.list()}
 
 
 def wait_for(storage: Storage, records: int) -> None:
