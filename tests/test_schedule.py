@@ -150,6 +150,15 @@ def test_no_two_runs_share_a_seed_whatever_their_rows(runs: list[tuple[datetime,
     assert all(one.stop <= other.start for one, other in pairwise(taken))
 
 
+def test_fewer_rows_do_not_meet_the_seeds_of_more() -> None:
+    """Counted up by rows and minutes alone they would, twenty days later."""
+    minutes = at(5).timestamp() // 60
+    later = datetime.fromtimestamp(60 * (minutes * 1001 // 1000 + 1), timezone.utc)
+    assert timedelta(20) < later - at(5) < timedelta(21)
+    more, fewer = seeds(1001, at(5)), seeds(1000, later)
+    assert more.stop <= fewer.start or fewer.stop <= more.start
+
+
 def test_seeds_beyond_the_largest_are_refused() -> None:
     with pytest.raises(UsageError, match="beyond the largest"):
         seeds(2**40, at(5))
