@@ -12,13 +12,13 @@ import pytest
 from committed_set import write_set
 
 SMALL, LARGE = 2_000, 16_000
-HELD = 2048 * (LARGE - SMALL) / 2**20  # MiB of features that a growing evaluation would hold: 27
+HELD = 4096 * (LARGE - SMALL) / 2**20  # MiB of features that a growing evaluation would hold: 55
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("memory")
-    np.savez(folder / "reference.npz", mu=np.zeros(512), sigma=np.eye(512))
+    np.savez(folder / "reference.npz", mu=np.zeros(1024), sigma=np.eye(1024))
     images = np.random.default_rng(0).integers(256, size=(LARGE, 8, 8, 1), dtype=np.uint8)
     for count in (SMALL, LARGE):
         write_set(folder / str(count), images[:count], files=count // 500)
