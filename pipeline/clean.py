@@ -11,7 +11,7 @@ from pipeline.manifest_store import read_index
 from pipeline.output import read_job
 from pipeline.storage import Storage
 
-_TEMPORARY = re.compile(r"((commits|data|lease|manifest|report|report/features)/)?\.tmp-.*")
+TEMPORARY = re.compile(r"((commits|data|lease|manifest|report|report/features)/)?\.tmp-.*")
 _DATA = re.compile(r"data/part-\d{5,}(\.r\d+)?(\.a\d+)?\.parquet")
 _MANIFEST = re.compile(r"manifest/part-\d{5,}\.parquet")
 
@@ -44,4 +44,4 @@ def clean(uri: str) -> list[str]:
         removed = [path for path in storage.list() if is_debris(path)]
         for path in removed:
             leased.remove(path)
-        return removed + leased.remove_unfinished(lambda path: _TEMPORARY.fullmatch(path) or is_debris(path))
+        return removed + leased.remove_unfinished(lambda path: TEMPORARY.fullmatch(path) or is_debris(path))

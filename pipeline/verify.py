@@ -214,8 +214,8 @@ def _ranges(state: bytearray) -> str:
 def _check_again(storage: Storage, job: Job, records: list[CommitRecord], findings: Findings) -> None:
     """Makes some rows again, one of each record or more where there are few, and compares pixels and costs."""
     # Imported here: nothing else of an audit needs the sampler.
-    from pipeline.report import software
     from pipeline.run import checked
+    from pipeline.software import software
     from pipeline.worker import device_kind, sampler_of
 
     device = "cuda:0" if torch.cuda.is_available() else "cpu"

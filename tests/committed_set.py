@@ -26,6 +26,7 @@ def write_set(
     labels: Sequence[int | None] | None = None,
     files: int = 1,
     rows: int = 0,
+    prompts: Sequence[str] | None = None,
     image_format: str = "png",
 ) -> Storage:
     """Commit images, uint8 [count, height, width, channels], in so many files; the manifest may have more rows."""
@@ -38,6 +39,8 @@ def write_set(
     }
     if labels is not None:
         manifest["label"] = pa.array([*labels, *[0] * (max(rows, count) - count)], pa.int64())
+    if prompts is not None:
+        manifest["prompt"] = pa.array(prompts)
     table = pa.table(manifest)
     local = folder / "part.parquet"
     pq.write_table(table, local)
