@@ -25,7 +25,8 @@ from specdiff import Request, Sample, Sampler, load_target
 from specdiff.environment import environment
 
 JOB_IMAGES = 50_000
-STEPS, SAMPLER = 250, {"verification": "block", "drafter": "free", "draft_length": 7, "lanes": 16}
+STEPS = 250
+SAMPLER: dict[str, Any] = {"verification": "block", "drafter": "free", "draft_length": 7, "lanes": 16}
 GENERATED, SCORED, SHARD = 32, 10_000, 500
 METRICS = ("fid", "inception_score", "kid", "precision_recall")
 
