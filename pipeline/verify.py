@@ -105,7 +105,8 @@ def verify(uri: str, *, deep: bool) -> Findings:
         findings.add(f"rows without a record: {_ranges(state)}; `specdiff run` makes them")
     if debris := [path for path in storage.list("data/") if path not in named]:
         findings.notes.append(
-            f"{counted(len(debris), 'file')} in data/ that no record names, as {debris[0]}: `specdiff clean` removes ours"
+            f"{counted(len(debris), 'file')} in data/ that no record names, as {debris[0]}: "
+            "`specdiff clean` removes ours"
         )
     if deep and not findings.problem_count:
         _check_again(storage, job, records, findings)
