@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -42,12 +43,18 @@ def _not_there(job: Job) -> Iterator[str]:
             f"output.uri: {job.output.uri} would be lost with the job's working folder on the cluster; give an s3:// "
             "URI, or the absolute path of a folder that all its machines share"
         )
-    for setting in ("reference", "weights"):
-        path = getattr(job.evaluate, setting, None)
-        if path is not None and "://" not in path and not os.path.isabs(path) and os.path.exists(path):
+    evaluation = job.evaluate
+    files = {
+        "target.name": job.target.name,
+        "evaluate.reference": evaluation and evaluation.reference,
+        "evaluate.weights": evaluation and evaluation.weights,
+    }
+    for setting, path in files.items():
+        # Hub ids and registered names are no files here, unless something of that name lies in this very folder.
+        if path and "://" not in path and not os.path.isabs(path) and glob.glob(path):
             yield (
-                f"evaluate.{setting}: {path} is not sent along; give an s3:// URI, or the absolute path of a file that "
-                "all machines of the cluster share"
+                f"{setting}: {path} is not sent along; give the absolute path of one that all machines of the cluster "
+                "share, or an s3:// URI where the setting takes one"
             )
     if "://" not in (job.manifest.path or "://") and placeholders(job.manifest.path or ""):
         yield "manifest.path: a local file by the run's date is not sent along; give an s3:// URI"

@@ -65,6 +65,8 @@ def test_the_job_file_and_a_local_manifest_are_sent_and_nothing_else(tmp_path: P
     [
         (["output.uri=out/set"], "output.uri: out/set would be lost"),
         (["evaluate.reference=ref.npz"], "evaluate.reference: ref.npz is not sent along"),
+        (["evaluate.reference='*.npz'"], "is not sent along"),
+        (["target.name=./model"], "target.name: ./model is not sent along"),
         (["manifest={path: big.csv}"], "at most 100 are sent along; put it into S3"),
         (["manifest={path: absent.csv}"], "absent.csv: no such file"),
     ],
@@ -74,6 +76,7 @@ def test_what_only_this_machine_has_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ref.npz").touch()
+    (tmp_path / "model").mkdir()
     with (tmp_path / "big.csv").open("wb") as file:
         file.truncate(200 << 20)
     path = job_file(tmp_path, output={"uri": "s3://bucket/set"}, evaluate={"reference": "fashion-mnist"})
