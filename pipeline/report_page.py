@@ -234,8 +234,8 @@ def _metrics(metrics: Mapping[str, Any], class_names: Mapping[int, str]) -> list
                 "reference": metric.get("reference"),
                 "reference_count": metric.get("reference_count"),
                 "noise_floor": metric.get("noise_floor"),
-                "warnings": metric.get("warnings") or metric.get("notes") or [],
-                "more": _flat({key: value for key, value in metric.items() if key not in PLAIN | {"notes"}}),
+                "warnings": metric.get("warnings") or [],
+                "more": _flat({key: value for key, value in metric.items() if key not in PLAIN}),
                 "per_class": [
                     {"name": _class_name(label, class_names), "value": value, "share": (value or 0) / largest}
                     for label, value in by_class.items()

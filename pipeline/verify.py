@@ -104,8 +104,10 @@ def verify(uri: str, *, deep: bool) -> Findings:
     if findings.counts[_MISSING]:
         findings.add(f"rows without a record: {_ranges(state)}; `specdiff run` makes them")
     if debris := [path for path in storage.list("data/") if path not in named]:
-        files = counted(len(debris), "file")
-        findings.notes.append(f"{files} in data/ that no record names, as {debris[0]}: `specdiff clean` removes ours")
+        findings.notes.append(
+            f"{counted(len(debris), 'file')} in data/ that no record names, as {debris[0]}: "
+            "`specdiff clean` removes ours"
+        )
     if deep and not findings.problem_count:
         _check_again(storage, job, records, findings)
     return findings
