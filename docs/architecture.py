@@ -31,7 +31,8 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
         "audit": ("looks at a set, without making anything", "verify status clean"),
         "features": (
             "what a network sees in images",
-            "extractors extractor_weights clip dinov2 decoding pictures picture_sources extraction features feature_store",
+            "extractors extractor_weights clip dinov2 decoding pictures picture_sources extraction features "
+            "feature_store",
         ),
         "judgement": (
             "scores, and whether two sets are of one law",
