@@ -29,10 +29,17 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "storage": ("bytes in one folder", "storage s3"),
         "audit": ("looks at a set, without making anything", "verify status clean"),
-        "judgement": (
-            "metrics, report and pictures",
-            "evaluation extractors decoding report report_page charts card shown contact_sheet",
+        "features": (
+            "what a network sees in images",
+            "extractors extractor_weights clip dinov2 decoding pictures picture_sources extraction features "
+            "feature_store",
         ),
+        "judgement": (
+            "scores, and whether two sets are of one law",
+            "evaluation metrics metric_text moments class_scores subset aggregate references reference_stats "
+            "two_sample compare evaluation_cost",
+        ),
+        "report": ("what people look at", "report report_page charts card shown contact_sheet"),
     },
     "specdiff": {
         "sampler": ("lanes and rounds", "sampler requests stats noise"),

@@ -206,7 +206,8 @@ def _checked(address: str) -> str:
     address = address.rstrip("/") if "://" in address else f"http://{address}".rstrip("/")
     parts = urlsplit(address)
     try:
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        default = {"http": 80, "https": 443}[parts.scheme]
+        port = parts.port or default
         host = parts.hostname or ""
         if not host or parts.username is not None:
             raise ValueError

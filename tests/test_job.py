@@ -290,7 +290,7 @@ def test_other_lanes_go_on_with_the_rows_of_a_call_that_the_set_has(unbroken: St
     assert hashes(storage) == hashes(unbroken)
     result = CliRunner().invoke(main, ["verify", "--deep", storage.uri], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    assert "rows were made again: they are the same" in result.output
+    assert "rows made again: the same as they were" in result.output
     result = run(job, "--set", "sampler.lanes=3", "--set", "sampler.draft_length=3")
     assert result.exit_code == 2
     assert "sampler.draft_length: 7 there, 3 here" in result.output
@@ -356,7 +356,7 @@ def test_work_that_is_lost_with_a_worker_is_told(cluster: str, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     throughput = json.loads(Storage(str(tmp_path / "set")).read("report/report.json"))["throughput"]
     assert throughput["lost_images"] == 1
-    assert throughput["attempts_beyond_first"] in (1, 2), "of shard 1, and of 2 where it held that too"
+    assert throughput["attempts_beyond_first"] >= 1, "of shard 1, and of others that it held"
     assert throughput["images"] == 12
 
 
@@ -426,7 +426,7 @@ def test_case_7_nan_is_one_failed_row(cluster: str, tmp_path: Path) -> None:
     assert "NaN" in failure["reason"]
     result = run(job)
     assert result.exit_code == 1, "also when there is nothing to do"
-    assert "1 rows failed" in result.output
+    assert "1 row failed" in result.output
     result = run(job, "--retry-failed")
     assert result.exit_code == 1
     assert len(committed(storage)) == 2, "a row that fails again changes nothing"

@@ -71,7 +71,7 @@ def test_values_and_defaults(job_file: Path) -> None:
     assert Job.model_validate(json.loads(job.model_dump_json())) == job
 
 
-@pytest.mark.parametrize("name", ["fashion", "fashion-50k"])
+@pytest.mark.parametrize("name", ["fashion", "fashion-50k", "nightly"])
 def test_job_files_of_the_repository(name: str) -> None:
     assert load_job(str(JOBS / f"{name}.yaml")).name == name
 

@@ -42,7 +42,7 @@ def test_a_whole_set_is_found_whole(whole: Path) -> None:
     result = invoke("verify", str(whole), "--deep")
     assert result.exit_code == 0, result.output
     assert "12: 12 have an image, 0 failed, 0 are bad, 0 are missing" in result.output
-    assert "12 rows were made again: they are the same" in result.output
+    assert "12 rows made again: the same as they were" in result.output
     result = invoke("status", str(whole))
     assert result.exit_code == 0
     assert "12 of 12 (100.0 %)" in result.output
@@ -169,7 +169,7 @@ def test_shards_without_an_image_are_no_damage(cluster: str, tmp_path: Path) -> 
     result = invoke("verify", str(tmp_path / "set"), "--deep")
     assert result.exit_code == 1
     assert "3 have an image, 1 failed, 4 are bad, 0 are missing" in result.output
-    assert "3 rows were made again: they are the same" in result.output, "no problem was found"
+    assert "3 rows made again: the same as they were" in result.output, "no problem was found"
 
 
 @pytest.mark.parametrize("image_format", ["jpeg", "webp"])
@@ -199,7 +199,7 @@ def test_clean_removes_debris_and_nothing_else(copy: Path) -> None:
     assert [path for path in foreign if (copy / path).exists()] == foreign
     result = invoke("verify", str(copy))
     assert "whole" in result.output
-    assert "1 files in data/ belong to no record, as data/notes.parquet" in result.output
+    assert "1 file in data/ that no record names, as data/notes.parquet" in result.output
 
 
 def test_clean_aborts_uploads_and_waits_for_the_driver(whole: Path, storage: Storage) -> None:
