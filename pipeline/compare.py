@@ -102,7 +102,7 @@ class Comparison:
             yield "pairs       none: no key and seed is in both"
         yield from (f"note: {note}" for note in self.notes)
         yield (
-            f"{'one law' if self.same else 'NOT ONE LAW'}: p = {band.p_value:.3g}; of sets of one law, "
+            f"{'no difference found' if self.same else 'NOT ONE LAW'}: p = {band.p_value:.3g}; of sets of one law, "
             f"{100 * band.level:.3g} % are called different"
         )
 
@@ -126,7 +126,10 @@ def compare(a: str, b: str, extractor: str | None, weights: str | None, splits: 
     one, two = (_side(Storage(uri), job, network) for uri, job in zip((a, b), jobs, strict=True))
     notes = []
     if one.facts.resolution != two.facts.resolution or set(one.facts.formats) != set(two.facts.formats):
-        notes.append(f"A's images are {_described(one.facts)}, B's {_described(two.facts)}: that counts as distance")
+        notes.append(
+            f"A's images are {one.facts.resolution} {one.facts.told_formats}, B's {two.facts.resolution} "
+            f"{two.facts.told_formats}: that counts as distance"
+        )
     pairs, places = _pairs(one, two)
     in_pairs = len(places) >= SHARED * max(len(one.hashes), len(two.hashes))
     if in_pairs:
@@ -224,12 +227,9 @@ def _throughput(report: dict[str, Any]) -> str:
     throughput, sampler = report.get("throughput", {}), report.get("sampler", {})
     told = []
     if throughput:
-        told.append(f"{throughput['images_per_s']:.3g} images/s by {throughput['workers']} workers")
+        workers = throughput["workers"]
+        told.append(f"{throughput['images_per_s']:.3g} images/s by {workers} worker{'' if workers == 1 else 's'}")
     if sampler.get("samples"):
         told.append(f"sequential speed-up {sampler['sequential_speedup']:.3g}")
         told.append(f"{sampler['evaluations_per_image']:.4g} evaluations an image")
     return ", ".join(told) or "no report of a run"
-
-
-def _described(facts: Facts) -> str:
-    return f"{facts.resolution} {' and '.join(sorted(facts.formats))}"

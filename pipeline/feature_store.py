@@ -58,12 +58,13 @@ def check_file(storage: Storage, record: CommitRecord) -> None:
     try:
         found = storage.sha256(record.file)
     except FileNotFoundError:
-        raise PipelineError(f"{storage.uri}/{record.file} is gone; see `specdiff verify`.") from None
-    if found != record.file_sha256:
         raise PipelineError(
-            f"{storage.uri}/{record.file} is not the file that was committed: its digest has changed. "
-            "`specdiff verify` tells what else is wrong."
-        )
+            f"{storage.uri}/{record.file} is gone; remove its record {record.path}, and `specdiff run` makes its rows "
+            "again"
+        ) from None
+    with reading(storage, record.file):
+        if found != record.file_sha256:
+            raise ValueError("it is not the file that was committed")
 
 
 def compute_features(storage: Storage, record: CommitRecord, extractor: Extractor, batch: int = BATCH) -> Features:

@@ -87,7 +87,7 @@ def mismatches(facts: Facts | None, reference: Reference, extractor: Extractor) 
     if other is None:
         found.append(
             f"{reference.name} does not say of what size and format its images are; the set's are "
-            f"{facts.resolution} {_formats(facts)}"
+            f"{facts.resolution} {facts.told_formats}"
         )
         if lossy:
             found.append("JPEG loses detail: that counts as distance, unless the reference lost it too")
@@ -96,8 +96,8 @@ def mismatches(facts: Facts | None, reference: Reference, extractor: Extractor) 
         found.append(f"the images are {facts.resolution}, those of {reference.name} {other.resolution}")
     if bool(lossy) != bool(other.formats[LOSSY]) or (lossy and set(facts.formats) != set(other.formats)):
         found.append(
-            f"the images are {_formats(facts)}, those of {reference.name} {_formats(other)}: JPEG loses detail, and "
-            "that counts as distance"
+            f"the images are {facts.told_formats}, those of {reference.name} {other.told_formats}: JPEG loses detail, "
+            "and that counts as distance"
         )
     if reference.resize != extractor.resize:
         found.append(f"the images were resized {extractor.resize}, those of {reference.name} {reference.resize}")
@@ -203,8 +203,4 @@ def _shares(a: NDArray[np.float32], b: NDArray[np.float32]) -> tuple[float, floa
 
 
 def _described(facts: Facts | None, resize: str | None) -> dict[str, Any] | None:
-    return None if facts is None else {**facts.to_dict(), "resize": resize}
-
-
-def _formats(facts: Facts) -> str:
-    return " and ".join(sorted(facts.formats))
+    return None if facts is None else {"resolution": facts.resolution, "formats": facts.told_formats, "resize": resize}

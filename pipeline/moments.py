@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch_fidelity.metric_fid import KEY_METRIC_FID, fid_statistics_to_metric
 
 ROUNDING = 1e-4  # of tr Σ: a Fréchet distance below it may be nothing but rounding
+QUICK_ROUNDING = 1e-7  # of tr Σ: by how much `quick_frechet` is off where covariances are singular
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def frechet(a: Gaussian, b: Gaussian) -> float:
 def quick_frechet(a: Gaussian, b: Gaussian) -> float:
     """The same from symmetric matrices, several times as fast: √(Σ_a Σ_b) has the trace of √(√Σ_a Σ_b √Σ_a).
 
-    It differs from `frechet` by rounding, up to about 1e-7 · tr Σ where the covariances are singular.
+    It differs from `frechet` by rounding, most where the covariances are singular.
     """
     values, vectors = np.linalg.eigh(a.sigma)
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T

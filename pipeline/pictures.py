@@ -62,8 +62,10 @@ class Facts:
         smallest, largest = (f"{self.width[i]}×{self.height[i]}" for i in range(2))
         return smallest if smallest == largest else f"{smallest} to {largest}"
 
-    def to_dict(self) -> dict[str, object]:
-        return {"count": self.count, "resolution": self.resolution, "formats": dict(self.formats)}
+    @property
+    def told_formats(self) -> str:
+        """`PNG`, or `JPEG and PNG`."""
+        return " and ".join(sorted(self.formats))
 
 
 @dataclass(frozen=True)

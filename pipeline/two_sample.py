@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.moments import Moments, quick_frechet
+from pipeline.moments import QUICK_ROUNDING, Moments, quick_frechet
 
 SEED = 0
 
@@ -20,15 +20,17 @@ class Band:
     Attributes:
         distance: the Fréchet distance between the two sets.
         splits: distances between the halves of random splits of the same images, float64 [splits].
+        rounding: differences between distances that mean nothing, as between a set and itself.
     """
 
     distance: float
     splits: NDArray[np.float64]
+    rounding: float
 
     @property
     def p_value(self) -> float:
         """Of one law: how often a random split is at least as far apart, this one counted among them."""
-        return float((1 + (self.splits >= self.distance).sum()) / (1 + len(self.splits)))
+        return float((1 + (self.splits >= self.distance - self.rounding).sum()) / (1 + len(self.splits)))
 
     @property
     def level(self) -> float:
@@ -101,4 +103,5 @@ def _band(
 
     chance = np.random.default_rng(SEED)
     found = sorted(distance(divided(chance)) for _ in range(splits))
-    return Band(distance(np.arange(len(both)) < count), np.array(found))
+    rounding = QUICK_ROUNDING * float(np.trace(total.covariance()))
+    return Band(distance(np.arange(len(both)) < count), np.array(found), rounding)

@@ -101,6 +101,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Storage:
 def test_a_set_and_itself(first: Storage) -> None:
     result = compared(first, first)
     assert result.exit_code == 0, result.output
+    assert "no difference found: p = 1;" in result.output
     assert "FID         0 between 300 and 300 images" in result.output
     assert "300 of the same key and seed, 300 of them equal; pixels differ by 0 of 255" in result.output
     assert "1 % are called different" in result.output
