@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import specdiff
+from pipeline.auto import first_requests
 from pipeline.errors import UsageError
-from pipeline.evaluation import BATCH, Moments, fid, load_reference
 from pipeline.extractors import load_extractor
-from pipeline.manifest import normalise, read_rows, to_requests
+from pipeline.features import BATCH
+from pipeline.moments import Moments, frechet
+from pipeline.references import check_dimensions, load_reference
 from pipeline.run import checked
-from pipeline.scratch import scratch_folder
 from pipeline.spec import EvaluateSpec, Job
-from pipeline.storage import Storage
 from specdiff.bench import Entry, entries, measure
 from specdiff.bench_report import draw, table
 from specdiff.claims import Checks, claims_table
@@ -37,15 +37,18 @@ class Fid:
     name = "FID"
 
     def __init__(self, settings: EvaluateSpec, device: str) -> None:
-        self._reference = load_reference(settings.reference, settings.extractor)
         self._extractor = load_extractor(settings.extractor, settings.weights, device)
+        self._reference = load_reference(settings.reference, self._extractor, ["fid"])
 
     def features(self, images: NDArray[np.uint8]) -> Tensor:
-        rows = torch.from_numpy(images).permute(0, 3, 1, 2)
-        return torch.cat([self._extractor(batch.expand(-1, 3, -1, -1)) for batch in rows.split(BATCH)])
+        rows = torch.from_numpy(images).permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
+        layer = self._extractor.feature_layer
+        return torch.cat([self._extractor(batch)[layer] for batch in rows.split(BATCH)])
 
     def score(self, features: Tensor) -> float:
-        return float(fid(Moments.of(features), self._reference, self._extractor.name)["value"])
+        ours = Moments.of(features.numpy()).gaussian()
+        check_dimensions(self._reference, ours.dimensions, self._extractor)
+        return frechet(ours, self._reference.gaussian)
 
 
 def bench(
@@ -110,9 +113,9 @@ def _compared(job: Job, steps: int, draft_lengths: Sequence[int]) -> list[Entry]
     lengths = [own.draft_length, *(each for each in draft_lengths if each != own.draft_length)]
     found = entries(steps, lengths, **own.model_dump(include={"held", "reuse", "orthogonal"}))
     if own.drafter == "picard" or own.gain != "none" or own.correction != "residual":
-        parts = [own.verification, own.drafter, own.gain, own.correction]
+        parts = [own.rule, own.drafter, own.gain, own.correction]
         name = ", ".join(part for part in parts if part not in ("none", "residual"))
-        settings = own.model_dump(exclude={"lanes", "batch_rows"})
+        settings = {name: value for name, value in own.settings().items() if name not in ("lanes", "batch_rows")}
         found.append(Entry(f"{name}, γ = {own.draft_length}", steps, settings))
     return found
 
@@ -123,10 +126,7 @@ def _load(name: str, device: str, settings: dict[str, Any], *, steps: int, **mor
 
 def _requests(job: Job, info: TargetInfo, count: int) -> list[Request]:
     """The first good rows of the job's manifest."""
-    with scratch_folder() as folder:
-        storage = Storage(folder)
-        rows = normalise(job, info, storage).rows
-        found = [request for _, request in to_requests(read_rows(storage, 0, rows))]
+    found = first_requests(job, info, count)
     if len(found) < count:
         raise UsageError(f"manifest: {len(found)} good rows, and this needs {count}; name fewer images, or more rows")
-    return found[:count]
+    return found

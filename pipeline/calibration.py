@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 import specdiff
-from pipeline.errors import UsageError
+from pipeline.errors import Unavailable, UsageError
+from specdiff.targets import TargetUnavailable
 
 
 def calibrate_target(name: str, steps: int | None, trajectories: int, output: str, say: Callable[[str], None]) -> None:
@@ -16,6 +17,7 @@ def calibrate_target(name: str, steps: int | None, trajectories: int, output: st
 
     Raises:
         UsageError: an unknown target, settings that it refuses, or a file that cannot be written.
+        Unavailable: the target would have to be downloaded, and the hub is out of reach.
     """
     settings = {} if steps is None else {"steps": steps}
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -24,6 +26,8 @@ def calibrate_target(name: str, steps: int | None, trajectories: int, output: st
         target = specdiff.load_target(name, device=device, **settings)
     except ValueError as error:
         raise UsageError(f"target: {error}") from error
+    except TargetUnavailable as error:
+        raise Unavailable(f"target: {error}") from error
     if info.takes_prompts:
         raise UsageError(f"{name}: calibration by prompts is not built yet")
     labels = [None if info.num_classes is None else i % info.num_classes for i in range(trajectories)]

@@ -49,7 +49,8 @@ class CommitRecord:
         attempt: 1 for the first time the shard was run.
         device: kind of device that made the images, on which their bytes may depend.
         software: versions of what made them.
-        counters: ``Stats.to_dict()`` of the work for it; sums over records are exact.
+        counters: ``Stats.to_dict()`` of the work for it, and under ``work`` its time (``Work``); sums over records are
+            exact.
     """
 
     shard: int

@@ -37,5 +37,5 @@ def reading(storage: Storage, path: str) -> Iterator[None]:
 
 def _told(storage: Storage, path: str, error: Exception) -> str:
     why = next(iter(str(error).splitlines()), "")
-    remedy = next(remedy for prefix, remedy in _REMEDIES.items() if path.startswith(prefix))
+    remedy = next((remedy for prefix, remedy in _REMEDIES.items() if path.startswith(prefix)), "restore it")
     return f"{storage.uri}/{path} is damaged ({type(error).__name__}: {why}); {remedy}"

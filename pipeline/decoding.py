@@ -23,5 +23,5 @@ def decode(data: bytes, name: str) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "WEBP"))
         image.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise PipelineError(f"{name}: the picture cannot be read ({error}); see `specdiff verify`.") from error
+        raise PipelineError(f"{name}: the picture cannot be read ({error}).") from error
     return image

@@ -18,7 +18,8 @@ from pipeline.commits import CommitRecord, read_record
 from pipeline.errors import Unavailable
 from pipeline.inventory import Inventory
 from pipeline.lease import LeasedStorage
-from pipeline.progress import Progress
+from pipeline.meters import Meters
+from pipeline.progress import Progress, Standing
 from pipeline.scheduler import (
     Action,
     Assign,
@@ -41,6 +42,7 @@ from pipeline.scheduler import (
 )
 from pipeline.signals import Signals
 from pipeline.spec import Job
+from pipeline.words import counted
 from pipeline.worker import Outcome, Place, Worker
 
 POLL_S = 1.0  # a worker answers at once when a piece has ended, and after this time in any case
@@ -59,6 +61,7 @@ class Generated:
         seconds: from the first piece handed out to the last one committed.
         workers: most workers at work at a time.
         given_up: pieces that failed for good, with the reason.
+        lost: images that were finished and never committed, by this driver's workers and those of earlier ones.
         out_of_time: `workers.max_hours` were over before everything was done.
     """
 
@@ -67,12 +70,14 @@ class Generated:
     seconds: float = 0.0
     workers: int = 0
     given_up: list[tuple[Piece, str]] = field(default_factory=list)
+    lost: int = 0
     out_of_time: bool = False
 
-    def throughput(self) -> dict[str, Any]:
-        """For the report."""
+    def progress(self, unpublished: int) -> dict[str, Any]:
+        """For the lease: how far this run is, and what would be lost with it."""
         rate = self.images / self.seconds if self.seconds else 0.0
-        return {"images": self.images, "images_per_s": rate, "seconds": self.seconds, "workers": self.workers}
+        told = {"images": self.images, "images_per_s": rate, "seconds": self.seconds, "workers": self.workers}
+        return {**told, "lost_images": self.lost, "unpublished": unpublished}
 
 
 @dataclass
@@ -85,6 +90,7 @@ class _Member:
     late: bool = False
     unpublished: int = 0
     rounds: int = 0
+    totals: dict[str, float] = field(default_factory=dict)
     quiet_s: float = 0.0  # since it last made progress on work that it has
 
 
@@ -104,6 +110,7 @@ def generate(
         Unavailable: the cluster is out of reach, no worker can be started, or another driver has taken over.
         Interrupted: a signal came before anything was begun.
     """
+    set_out = time.time()
     with signals.held(), connected() as started:
         signals.install()
         signals.check()
@@ -113,7 +120,7 @@ def generate(
         done = min(inventory.rows - inventory.missing, limit)
         with closing(Progress(limit, done)) as progress:
             pieces = inventory.pieces(limit, retry_failed)
-            return Driver(job, storage, inventory, pieces, batch_rows, gpus, progress).generate(signals)
+            return Driver(job, storage, inventory, pieces, batch_rows, gpus, progress, set_out).generate(signals)
 
 
 class Driver:
@@ -128,7 +135,9 @@ class Driver:
         batch_rows: int,
         gpus: float,
         progress: Progress,
+        set_out: float,
     ) -> None:
+        """`set_out`: when the run began, in seconds of UNIX time; the rest as for `generate`."""
         self._storage = storage
         self._inventory = inventory
         self._progress = progress
@@ -142,7 +151,10 @@ class Driver:
         )
         self._actor: Any = ray.remote(Worker)
         self._needs = {"num_cpus": job.workers.threads, "num_gpus": gpus, "max_concurrency": 4}
-        self._arguments = (job, storage.uri, storage.lease().number, batch_rows, "cuda:0" if gpus else "cpu")
+        self._lease = storage.lease()
+        self._arguments = (job, storage.uri, self._lease.number, batch_rows, "cuda:0" if gpus else "cpu", set_out)
+        self._meters = Meters(job.name)
+        self._steps = self._calls = 0.0  # of this run's images
         self._members: dict[int, _Member] = {}
         self._pending: dict[Any, int] = {}  # answers that are awaited → worker
         self._hosts: dict[str, str] = {}  # of the nodes that workers were on
@@ -150,7 +162,7 @@ class Driver:
         self._last_ready = self._looked = time.monotonic()
         hours = job.workers.max_hours
         self._time_is_up = math.inf if hours is None else self._looked + 3600 * hours
-        self._result = Generated()
+        self._result = Generated(lost=self._lease.progress["lost_images"])
 
     def generate(self, signals: Signals) -> Generated:
         """Works until every piece is done or given up, or a signal has come and its grace is over.
@@ -163,7 +175,7 @@ class Driver:
         try:
             self._perform(scheduler.start(time.monotonic()))
             while not scheduler.finished and (deadline is None or time.monotonic() < deadline):
-                self._storage.lease().progress = self._result.throughput()
+                self._storage.lease().progress = self._result.progress(self._unpublished)
                 now = TimePassed(time.monotonic())
                 for event in chain([now], self._answers(), self._late(), self._stalled()):
                     self._perform(scheduler.handle(event))
@@ -178,11 +190,19 @@ class Driver:
                 self._show()
                 self._check_enough_workers()
         finally:
+            self._result.lost += self._unpublished
             for number in list(self._members):
                 self._remove(number)
+            self._lease.progress = self._result.progress(0)
+            self._meters.show(workers_running=0, workers_pending=0)
         if scheduler.abandoned is not None:
             raise Unavailable(scheduler.abandoned)
         return self._result
+
+    @property
+    def _unpublished(self) -> int:
+        """Rows that workers have finished, in pieces that are not committed."""
+        return sum(member.unpublished for member in self._members.values())
 
     def _begin_nothing_more(self, why: str) -> None:
         self._progress.say(f"stopping, no more shards are begun: {why}")
@@ -195,7 +215,7 @@ class Driver:
             match action:
                 case StartWorker(worker=number, avoid=nodes):
                     options = {**self._needs, "scheduling_strategy": elsewhere(nodes)}
-                    actor = self._actor.options(**options).remote(*self._arguments)
+                    actor = self._actor.options(**options).remote(*self._arguments, time.time())
                     self._members[number] = _Member(actor, time.monotonic())
                     self._pending[actor.place.remote()] = number
                 case StopWorker(worker=number):
@@ -205,7 +225,8 @@ class Driver:
                     self._members[number].actor.submit.remote(piece, attempt)
                 case GiveUp(piece=piece, attempts=attempts, reason=reason):
                     self._result.given_up.append((piece, reason))
-                    self._progress.say(f"shard {piece.shard} failed for good after {attempts} attempts: {reason}")
+                    tried = counted(attempts, "attempt")
+                    self._progress.say(f"shard {piece.shard} failed for good after {tried}: {reason}")
                 case LeaveAlone(node=node, seconds=seconds):
                     host = self._hosts.get(node, node)
                     self._progress.say(f"{host} keeps failing and gets no work for {seconds:.0f} s")
@@ -238,6 +259,7 @@ class Driver:
                 if report.outcomes or report.rounds != member.rounds:
                     member.quiet_s = 0.0
                 member.unpublished, member.rounds = report.unpublished, report.rounds
+                self._advance(number, member, report.totals)
                 for outcome in report.outcomes:
                     yield self._ended(number, outcome)
                 if report.fault is not None and number in self._members:
@@ -251,6 +273,8 @@ class Driver:
             return PieceReturned(number, piece)
         if outcome.kind == "failed":
             self._progress.say(f"shard {piece.shard} failed: {outcome.reason}")
+            self._meters.happened("shard_failures")
+            self._lose(outcome.lost)
             return PieceFailed(number, piece, outcome.reason)
         if outcome.record is not None:
             self._count(outcome.record)
@@ -261,11 +285,26 @@ class Driver:
         self._result.images += record.written
         self._result.failed += len(record.failed)
         self._result.seconds = time.monotonic() - (self._began or 0.0)
+        self._meters.happened("shards")
+
+    def _advance(self, number: int, member: _Member, totals: dict[str, float]) -> None:
+        """A worker has told its totals anew."""
+        self._meters.advance(number, member.totals, totals)
+        self._steps += totals.get("steps", 0) - member.totals.get("steps", 0)
+        self._calls += totals.get("sequential_calls", 0) - member.totals.get("sequential_calls", 0)
+        member.totals = totals
+
+    def _lose(self, images: int) -> None:
+        self._result.lost += images
+        self._meters.happened("images_lost", images)
 
     def _died(self, number: int, reason: str) -> Event:
+        self._meters.happened("worker_deaths")
+        done = tuple(filter(self._was_recorded, self._scheduler.pieces_of(number)))
+        self._lose(max(self._members[number].unpublished - sum(len(piece.rows) for piece in done), 0))
         self._remove(number)
         self._progress.say(f"worker {number} died: {reason}")
-        return WorkerDied(number, reason, tuple(filter(self._was_recorded, self._scheduler.pieces_of(number))))
+        return WorkerDied(number, reason, done)
 
     def _was_recorded(self, piece: Piece) -> bool:
         """Whether a worker had done a piece when it died; if so, it counts as done."""
@@ -308,12 +347,24 @@ class Driver:
             self._last_ready = now
         elif now - self._last_ready > NO_WORKER_S:
             raise Unavailable(
-                f"{ready} workers were ready, of at least {self._minimum} that the job needs, for "
+                f"{counted(ready, 'worker')} ready, of at least {self._minimum} that the job needs, for "
                 f"{NO_WORKER_S / 60:.0f} minutes: the cluster has no free devices"
             )
 
     def _show(self) -> None:
-        ready = [member for member in self._members.values() if member.ready]
-        self._result.workers = max(self._result.workers, len(ready))
-        unpublished = sum(member.unpublished for member in ready)
-        self._progress.update(self._result.images + unpublished, self._result.failed, len(ready))
+        running = sum(member.ready for member in self._members.values())
+        self._result.workers = max(self._result.workers, running)
+        standing = Standing(
+            self._result.images + self._unpublished,
+            self._result.failed,
+            running,
+            len(self._members) - running,
+            self._steps / self._calls if self._calls else None,
+        )
+        self._progress.update(standing)
+        self._meters.show(
+            workers_running=running,
+            workers_pending=standing.pending,
+            images_planned=self._progress.total,
+            images_done=self._progress.done,
+        )

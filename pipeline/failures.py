@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pipeline.commits import FOLDER, CommitRecord, FailedRow, stem
+from pipeline.damage import reading
 from pipeline.manifest import read_rows
 from pipeline.rowchecks import ERROR
 from pipeline.scheduler import Piece
@@ -29,6 +30,18 @@ def write_failures(storage: Storage, flawed: Iterable[int], given_up: Iterable[t
             for row, values in _manifest_rows(storage, list(piece.rows))
         ]
     storage.replace(FAILURES, "".join(lines).encode())
+
+
+def read_failures(storage: Storage) -> Iterator[dict[str, Any]]:
+    """The lines of the file, one at a time; none where there is no file. Raises PipelineError for a broken one."""
+    try:
+        lines = storage.read(FAILURES).splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        with reading(storage, FAILURES):
+            failure = json.loads(line)
+        yield failure
 
 
 def _recorded(storage: Storage, shard: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pipeline.commits import CommitRecord, stream_committed
 from pipeline.scheduler import Piece
 from pipeline.storage import Storage
+from pipeline.throughput import Throughput
 from specdiff import Stats
 
 
@@ -30,6 +31,7 @@ class Inventory:
         written, failed, skipped: rows that have an image, that were tried in vain, and that the check of the manifest
             left out.
         stats: the records' counters, added up.
+        throughput: their times, added up.
         flawed: shards with failed or skipped rows.
     """
 
@@ -37,6 +39,7 @@ class Inventory:
         self.rows = rows
         self.written = self.failed = self.skipped = 0
         self.stats = Stats()
+        self.throughput = Throughput()
         self.flawed: set[int] = set()
         self._size = shard_size
         self._whole = bytearray(-(-rows // shard_size))
@@ -69,6 +72,7 @@ class Inventory:
         self.skipped += record.skipped
         self.failed += len(failed) - len(shard.failed & rows)
         self.stats += Stats.from_dict(record.counters)
+        self.throughput.add(record)
         shard.covered |= rows
         shard.failed = (shard.failed - rows) | failed
         shard.next_revision = record.revision + 1

@@ -29,6 +29,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """SafeLoader that also reads 1e-3 as a number, as YAML 1.2 does."""
 
 
+_BRACES = re.compile(r"[^\s{]\{\w+\}")
 _SCIENTIFIC = re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _SCIENTIFIC, list("-+0123456789"))
 
@@ -52,7 +53,9 @@ def read_yaml(path: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         begun = f" ({error.context}, begun in line {error.context_mark.line + 1})" if error.context_mark else ""
-        raise UsageError(f"{path}:{line}: not valid YAML: {error.problem}{begun}") from error
+        text_there = text.splitlines()[line - 1 : line]
+        hint = "; text that holds braces needs quotes here" if any(map(_BRACES.search, text_there)) else ""
+        raise UsageError(f"{path}:{line}: not valid YAML: {error.problem}{begun}{hint}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):

@@ -39,7 +39,9 @@ class Holder:
         process: names the process for ever (`_process`); '' where the system cannot tell.
         since: when it began, by its own clock.
         released: it has ended, and in order.
-        progress: how far it was at its last sign of life: images of this run, their rate, workers.
+        progress: how far it was at its last sign of life: images of this run, their rate, workers; and `lost_images`,
+            finished and not committed by this driver and those before it, and `unpublished`, finished and not yet
+            committed.
     """
 
     number: int
@@ -50,8 +52,17 @@ class Holder:
     released: bool = False
     progress: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def lost_images(self) -> int:
+        """Images that were finished, and lost when this driver or one before it, or one of their workers, died."""
+        return int(self.progress.get("lost_images", 0)) + int(self.progress.get("unpublished", 0))
+
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.since}"
+
+
+class Held(Unavailable):
+    """Another driver is at work on the output."""
 
 
 class Superseded(Unavailable):
@@ -76,19 +87,20 @@ class Lease:
         self.progress: dict[str, Any] = {}
 
     def __enter__(self) -> Lease:
-        """Raises Unavailable where another driver holds the lease, and says who."""
+        """Raises Held where another driver holds the lease, and says who; Unavailable."""
         self._began = time.monotonic()
         before = current(self._storage)
         if before is not None and not self._is_free(before):
-            raise Unavailable(_held(self._storage, before))
+            raise Held(_held(self._storage, before))
         self.number = 1 if before is None else before.number + 1
+        self.progress = {"lost_images": 0 if before is None else before.lost_images}
         pid = os.getpid()
         self._holder = Holder(self.number, socket.gethostname(), pid, _process(pid), _now())
         try:
             self._storage.create(_path(self.number), _to_json(self._holder))
         except FileExistsError:
             winner = current(self._storage)
-            raise Unavailable(_held(self._storage, winner) if winner else f"{self._storage.uri}: try again") from None
+            raise Held(_held(self._storage, winner) if winner else f"{self._storage.uri}: try again") from None
         self._renewed = self._began
         for path in self._storage.list(FOLDER):
             if path == _CLOCK or (_number(path) or self.number) < self.number:
@@ -183,6 +195,13 @@ def current(storage: Storage) -> Holder | None:
             continue
         with reading(storage, _path(number)):
             return Holder(**json.loads(data))
+
+
+def remove_leases(storage: Storage) -> None:
+    """Removes the files by which drivers agree; nobody may be driving."""
+    for path in storage.list(FOLDER):
+        if path == _CLOCK or _number(path) is not None:
+            storage.remove(path)
 
 
 def check_not_superseded(storage: Storage, number: int) -> None:

@@ -24,7 +24,7 @@ from pipeline.manifest_store import (
     write_parts,
 )
 from pipeline.range_rows import RangeRows
-from pipeline.raw_rows import Source
+from pipeline.raw_rows import INPUT_COLUMNS, Source
 from pipeline.rowchecks import ERROR
 from pipeline.scratch import scratch_folder
 from pipeline.sources import open_sources
@@ -100,7 +100,7 @@ def normalise(job: Job, info: TargetInfo, destination: Storage | None = None) ->
 
 def to_requests(table: Any) -> list[tuple[int, Request]]:
     """(row of the table, request) for each good row of a table that `read_rows` returned."""
-    names = [name for name in ("key", "seed", "label", "prompt", "negative_prompt") if name in table.column_names]
+    names = [name for name in INPUT_COLUMNS if name in table.column_names]
     good = np.flatnonzero(np.asarray(table[ERROR].is_null()))
     rows = table.select(names).take(good).to_pylist()
     return [(int(offset), Request(**row)) for offset, row in zip(good, rows, strict=True)]
@@ -123,7 +123,7 @@ def _sources(spec: ManifestSpec, info: TargetInfo, folder: str) -> list[Source]:
 def _fingerprint(spec: ManifestSpec, sources: list[Source], info: TargetInfo) -> str:
     """sha256 over all that the normal form depends on: the files' bytes, and what rows are checked against."""
     read_as = spec.model_dump(mode="json", exclude={"path"})
-    target = [info.num_classes, info.has_null_class, info.takes_prompts]
+    target = [info.num_classes, info.has_null_class, info.takes_prompts, info.takes_guidance]
     hashed = hashlib.sha256(json.dumps([1, read_as, target], sort_keys=True).encode())
     for source in sources:
         if source.local is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.damage import reading
 from pipeline.errors import UsageError
-from pipeline.report import software
+from pipeline.software import software
 from pipeline.spec import Job, differences
 from pipeline.storage import Storage
 from specdiff import TargetInfo
@@ -22,11 +22,17 @@ _OURS = (
     re.compile(r"commits/part-\d{5,}(\.r\d+)?\.json"),
     re.compile(r"data/part-\d{5,}(\.r\d+)?(\.a\d+)?\.parquet"),
     re.compile(r"report/(report\.json|report\.html|[a-z_]+\.png)"),
+    re.compile(r"report/features/(part|reference)-[a-z0-9.-]+\.npz"),
     re.compile(r"failures\.jsonl"),
     re.compile(r"manifest/part-\d{5,}\.parquet"),
     re.compile(r"manifest\.json"),
     re.compile(r"job\.json"),
 )
+
+
+def is_ours(path: str) -> bool:
+    """Whether a run of ours would have written a file."""
+    return any(pattern.fullmatch(path) for pattern in _OURS)
 
 
 def remove_set(storage: Storage) -> None:
@@ -40,7 +46,7 @@ def remove_set(storage: Storage) -> None:
 
 def read_job(storage: Storage) -> tuple[Job, int]:
     """The job that made the set, and its rows. Raises UsageError where there is none, PipelineError for half of one."""
-    document = _read(storage)
+    document = read_document(storage)
     if document is None:
         raise UsageError(f"{storage.uri}: there is no {JOB}, so this is not a data set of `specdiff run`")
     with reading(storage, JOB):
@@ -49,11 +55,20 @@ def read_job(storage: Storage) -> tuple[Job, int]:
 
 def stored_batch_rows(storage: Storage) -> int | None:
     """The rows of every network call by which the set that is there is made, or None where there is none."""
-    document = _read(storage)
+    document = read_document(storage)
     if document is None:
         return None
     with reading(storage, JOB):
         return int(document["identity"]["sampler"]["batch_rows"])
+
+
+def stored_verification(storage: Storage) -> str | None:
+    """The verification by which the set that is there is made, or None where there is none."""
+    document = read_document(storage)
+    if document is None:
+        return None
+    with reading(storage, JOB):
+        return str(document["identity"]["sampler"]["verification"])
 
 
 def check_same_set(storage: Storage, identity: dict[str, Any]) -> None:
@@ -62,7 +77,7 @@ def check_same_set(storage: Storage, identity: dict[str, Any]) -> None:
     Raises:
         UsageError: settings that decide the set differ, each named; or there is data that nobody can vouch for.
     """
-    document = _read(storage)
+    document = read_document(storage)
     if document is None:
         if storage.list("commits/"):
             raise UsageError(f"{storage.uri}: there are commit records but no {JOB}; choose another output")
@@ -90,10 +105,15 @@ def write_job(storage: Storage, job: Job, info: TargetInfo, identity: dict[str, 
         "identity": identity,
         "job": job.model_dump(mode="json"),
         "manifest": manifest,
-        "target": {"shape": list(info.shape), "licence": info.licence, "weights_sha256": info.weights_sha256},
+        "target": {
+            "shape": list(info.shape),
+            "licence": info.licence,
+            "weights_sha256": info.weights_sha256,
+            "revision": info.revision,
+        },
         "software": software(),
     }
-    old = _read(storage)
+    old = read_document(storage)
     times = ("created", "changed")
     if old is not None and {key: value for key, value in old.items() if key not in times} == document:
         return
@@ -101,7 +121,9 @@ def write_job(storage: Storage, job: Job, info: TargetInfo, identity: dict[str, 
     storage.replace(JOB, json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
-def _read(storage: Storage) -> dict[str, Any] | None:
+def read_document(storage: Storage) -> dict[str, Any] | None:
+    """`job.json`, or None where there is none. Raises PipelineError for one that cannot be read, UsageError for one of
+    another format."""
     try:
         data = storage.read(JOB)
     except FileNotFoundError:

@@ -42,9 +42,11 @@ class ParquetRows:
         kind = _plain(column.type)
         if column.name not in INPUT_COLUMNS:
             return kind
-        whole = pa.types.is_integer(kind) and column.name not in TEXT_ONLY
-        if not (whole or pa.types.is_string(kind) or pa.types.is_null(kind)):
-            wanted = "whole numbers" if pa.types.is_integer(INPUT_COLUMNS[column.name]) else "text"
+        normal = INPUT_COLUMNS[column.name]
+        number = pa.types.is_integer(kind) and column.name not in TEXT_ONLY
+        number = number or (pa.types.is_floating(kind) and pa.types.is_floating(normal))
+        if not (number or pa.types.is_string(kind) or pa.types.is_null(kind)):
+            wanted = _WORDS.get(normal, "text")
             raise UsageError(f"{self.name}: column `{column.name}`: must hold {wanted}, not {column.type}")
         return pa.string()
 
@@ -53,6 +55,9 @@ class ParquetRows:
             return pq.ParquetFile(self.local)
         except (pa.ArrowException, OSError) as error:
             raise UsageError(f"{self.name}: not a readable Parquet file: {_one_line(error)}") from error
+
+
+_WORDS = {pa.int64(): "whole numbers", pa.float64(): "numbers"}
 
 
 def _plain(kind: Any) -> Any:

@@ -9,8 +9,9 @@ these rows can ever be named, and those that lie there are removed.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from pipeline.commits import CommitRecord, stem
 from pipeline.errors import PipelineError
 from pipeline.shard import StoredImage, write_shard
 from pipeline.storage import Storage, file_sha256
+from pipeline.work import Work
 
 _MAX_NAMES = 16
 
@@ -32,6 +34,8 @@ class Publication:
         rows: the manifest's rows that have an image, in manifest order.
         images: their images.
         local_path: of a file that the caller removes, in which the data file is prepared.
+        work: what the images cost so far; `ended` and this upload are added on the way.
+        began: when this began, by `time.perf_counter`.
     """
 
     storage: Storage
@@ -39,6 +43,8 @@ class Publication:
     rows: pa.Table
     images: Sequence[StoredImage]
     local_path: str
+    work: Work = field(default_factory=Work)
+    began: float = field(default_factory=time.perf_counter)
 
 
 class Taken(PipelineError):
@@ -91,6 +97,13 @@ def read_back(publication: Publication) -> None:
         raise PipelineError(f"{record.file} was read back with sha256 {found}, but {record.file_sha256} was written")
 
 
+def stamp(publication: Publication) -> None:
+    """When the data was safe, and what it took to get it there, into the record's counters."""
+    record, work = publication.record, publication.work
+    work = replace(work, ended=time.time(), upload=work.upload + time.perf_counter() - publication.began)
+    publication.record = replace(record, counters=record.counters | {"work": work.to_dict()})
+
+
 def create_record(publication: Publication) -> None:
     """The commit itself."""
     record, storage = publication.record, publication.storage
@@ -119,4 +132,11 @@ def _names(record: CommitRecord) -> Iterator[str]:
         yield f"{first}.a{i}.parquet"
 
 
-STEPS: tuple[Callable[[Publication], None], ...] = (write_file, upload_file, read_back, create_record, remove_debris)
+STEPS: tuple[Callable[[Publication], None], ...] = (
+    write_file,
+    upload_file,
+    read_back,
+    stamp,
+    create_record,
+    remove_debris,
+)

@@ -23,6 +23,7 @@ class RangeRows:
     def __init__(self, spec: RangeSpec, num_classes: int | None) -> None:
         """Raises UsageError for labels that the target does not have, or needs."""
         self._spec = spec
+        self._fixed = {} if spec.guidance_scale is None else {"guidance_scale": repr(spec.guidance_scale)}
         self._labels = spec.labels
         if spec.labels is None and num_classes is not None:
             raise UsageError(
@@ -38,7 +39,8 @@ class RangeRows:
             )
 
     def schema(self) -> Any:
-        return pa.schema([(name, pa.string()) for name in ("seed", *(["label"] if self._labels else []))])
+        names = ("seed", *(["label"] if self._labels else []), *self._fixed)
+        return pa.schema([(name, pa.string()) for name in names])
 
     def batches(self, schema: Any) -> Iterator[RawBatch]:
         for first in range(0, self._spec.count, BATCH_ROWS):
@@ -46,4 +48,5 @@ class RangeRows:
             columns = {"seed": pa.array(rows + self._spec.seed).cast(pa.string())}
             if self._labels:
                 columns["label"] = pa.array(np.array(self._labels)[rows % len(self._labels)]).cast(pa.string())
+            columns |= {name: pa.array([value] * len(rows)) for name, value in self._fixed.items()}
             yield RawBatch(columns, rows)

@@ -22,8 +22,9 @@ INPUT_COLUMNS = {
     "label": pa.int64(),
     "prompt": pa.string(),
     "negative_prompt": pa.string(),
+    "guidance_scale": pa.float64(),
 }
-TEXT_ONLY = ("prompt", "negative_prompt")  # the other columns may be whole numbers in the file
+TEXT_ONLY = ("prompt", "negative_prompt")  # the other columns may be numbers in the file
 
 
 @dataclass

@@ -1,37 +1,40 @@
-"""The report of a job: report.json and, beside it, the contact sheet."""
+"""The report of a job: report.json, and for people report.html and the contact sheet."""
 
 from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import specdiff
+from pipeline.card import card
 from pipeline.commits import committed
 from pipeline.contact_sheet import contact_sheet
+from pipeline.failures import read_failures
+from pipeline.report_page import page
+from pipeline.shown import choose
+from pipeline.software import software
 from pipeline.spec import Job
 from pipeline.storage import Storage
-from specdiff.targets.fashion_mnist.classifier import CLASS_NAMES
+from pipeline.words import counted
 
 FORMAT = 1
 PARTS = ("metrics", "throughput", "sampler", "failures")
 REPORT = "report/report.json"
+PAGE = "report/report.html"
 SHEET = "report/contact_sheet.png"
-CLASS_NAMES_OF = {"fashion-mnist": dict(enumerate(CLASS_NAMES))}
-SOFTWARE = ("specdiff", "torch", "numpy", "ray", "pyarrow", "pillow", "torch-fidelity")
 
 
 def write_report(storage: Storage, job: Job, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Write ``report/report.json`` and ``report/contact_sheet.png``, in place of what is there.
+    """Write ``report/report.json``, ``report.html`` and ``contact_sheet.png``, in place of what is there.
 
     Args:
         storage: the data set's folder.
         job: what was asked for.
-        run: what came of it: ``metrics`` (from ``evaluate``), ``throughput`` (``images``, ``images_per_s``,
-            ``seconds``, ``workers``), ``sampler`` (``Stats.to_dict()`` over the whole set), ``failures``. A part that
+        run: what came of it: ``metrics`` (from ``evaluate``), ``throughput`` (``Throughput.to_dict()`` with
+            ``lost_images``), ``sampler`` (``Stats.to_dict()``), each over the whole set, and ``failures``. A part that
             is left out, as by a command that evaluates without generating, keeps what the report says already.
 
     Returns:
@@ -47,8 +50,9 @@ def write_report(storage: Storage, job: Job, run: Mapping[str, Any]) -> dict[str
     if "sampler" in run:
         parts["sampler"] = with_costs_per_image(run["sampler"])
     images = sum(record.written for record in records)
-    class_names = CLASS_NAMES_OF.get(job.target.name, {})
-    sheet = contact_sheet(storage, records, job.name, headline(job, images, parts), class_names)
+    class_names = class_names_of(job)
+    chosen = choose(storage, records, class_names)
+    sheet = contact_sheet(chosen, job.name, headline(job, images, parts), class_names)
     if sheet is not None:
         storage.replace(SHEET, sheet)
     report = {
@@ -59,9 +63,12 @@ def write_report(storage: Storage, job: Job, run: Mapping[str, Any]) -> dict[str
         **{part: finite(value) for part, value in parts.items()},
         "settings": job.model_dump(mode="json", exclude_none=True),
         "software": software(),
+        "card": card(storage, records),
         "contact_sheet": None if sheet is None else SHEET,
     }
     storage.replace(REPORT, json.dumps(report, indent=2, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+    html = page(report, chosen, class_names, read_failures(storage), storage.uri)
+    storage.replace(PAGE, html.encode())
     return report
 
 
@@ -72,6 +79,15 @@ def read_report(storage: Storage) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return report
+
+
+def class_names_of(job: Job) -> dict[int, str]:
+    """Names of the target's classes by number; none where it has none, or is not known here."""
+    try:
+        info = specdiff.inspect_target(job.target.name, **job.target.settings())
+    except ValueError:
+        return {}
+    return dict(enumerate(info.class_names))
 
 
 def with_costs_per_image(stats: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,26 +103,15 @@ def with_costs_per_image(stats: Mapping[str, Any]) -> dict[str, Any]:
 def headline(job: Job, images: int, parts: Mapping[str, Any]) -> str:
     """What was sampled and how, and what came of it, in one line."""
     sampler = job.sampler
-    said = [f"{images} images", job.target.name]
+    said = [counted(images, "image"), job.target.name]
     if job.target.steps is not None:
-        said.append(f"{job.target.steps} steps")
+        said.append(counted(job.target.steps, "step"))
     said.append("sequential" if sampler.verification == "none" else f"{sampler.verification} + {sampler.drafter}")
     if (speedup := parts["sampler"].get("sequential_speedup")) is not None:
         said.append(f"sequential speed-up {speedup:.2f}")
     if (fid := parts["metrics"].get("fid", {}).get("value")) is not None:
         said.append(f"FID {fid:.3g}")
     return " · ".join(said)
-
-
-def software() -> dict[str, str]:
-    """Versions of what the numbers depend on, as far as it is installed."""
-    versions = {"python": platform.python_version()}
-    for name in SOFTWARE:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
 
 
 def finite(value: Any) -> Any:

@@ -32,11 +32,14 @@ def check_columns(names: list[str], info: TargetInfo) -> list[str]:
             problems.append(f"column `{name}`: did you mean `{plain}`?")
         elif plain in OUTPUT_COLUMNS:
             problems.append(f"column `{name}`: the output has a column of this name; rename yours")
-        elif plain == "guidance_scale":
-            problems.append(f"column `{name}`: guidance is not built yet; take the column out")
     problems += _missing_columns(names, info, suggested=bool(problems))
     if "label" in names and info.num_classes is None:
         problems.append(f"column `label`: {info.name} has no classes; take it out, or rename it to carry it along")
+    if "guidance_scale" in names and not info.takes_guidance:
+        problems.append(
+            f"column `guidance_scale`: {info.name} has no null class to steer away from; take it out, or rename it to "
+            "carry it along"
+        )
     for name in ("prompt", "negative_prompt"):
         if name in names and not info.takes_prompts:
             problems.append(
@@ -103,6 +106,9 @@ def check_rows(batch: RawBatch, schema: Any, info: TargetInfo, first_row: int) -
         labels, wrong = _whole_numbers(columns["label"], last)
         wrong = wrong if info.has_null_class else wrong | _nulls(labels)
         read("label", labels, wrong, lambda value: _label_reason(value, last, info.has_null_class))
+    if "guidance_scale" in columns:
+        scales, wrong = _numbers(columns["guidance_scale"])
+        read("guidance_scale", scales, wrong, lambda value: f"{shown(value)} is not a number of 0 or more")
     if "prompt" in columns:
         prompts = _filled_text(columns["prompt"])
         read("prompt", prompts, _nulls(prompts), lambda value: "is empty")
@@ -144,6 +150,14 @@ def _whole_numbers(text: Any, last: int) -> tuple[Any, Any]:
     numbers = pc.if_else(digits, text, pa.scalar(None, pa.string())).cast(pa.uint64())
     inside = pc.less_equal(numbers, pa.scalar(last, pa.uint64()))
     good = pc.if_else(inside, numbers, pa.scalar(None, pa.uint64())).cast(pa.int64())
+    return good, np.asarray(text.is_valid()) & np.asarray(good.is_null())
+
+
+def _numbers(text: Any) -> tuple[Any, Any]:
+    """(double array, null for all but numbers from 0 on; bool array of what is there but is none) of a text array."""
+    text = _filled_text(pc.utf8_trim_whitespace(text))
+    plain = pc.match_substring_regex(text, r"^([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,2})?$")
+    good = pc.if_else(plain, text, pa.scalar(None, pa.string())).cast(pa.float64())
     return good, np.asarray(text.is_valid()) & np.asarray(good.is_null())
 
 

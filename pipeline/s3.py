@@ -50,6 +50,20 @@ class S3:
         contents = self._retried(lambda: cast("dict[str, bytes]", self._readers.cat(full)))
         return [contents[path] for path in full] if isinstance(contents, dict) else [contents]
 
+    def read_present(self, paths: list[str]) -> dict[str, bytes]:
+        wanted = {self._full(path): path for path in paths}
+
+        def read() -> dict[str, bytes]:
+            found = cast("dict[str, Any]", self._readers.cat(list(wanted), on_error="return")) if wanted else {}
+            if not isinstance(found, dict):  # of a single path
+                found = {next(iter(wanted)): found}
+            for content in found.values():
+                if isinstance(content, Exception) and not _is_absent(content):
+                    raise content
+            return {wanted[full]: each for full, each in found.items() if isinstance(each, bytes)}
+
+        return self._retried(read)
+
     def size(self, path: str) -> int | None:
         try:
             info = self._retried(lambda: cast("dict[str, Any]", self._readers.info(self._full(path))))
@@ -69,6 +83,16 @@ class S3:
             return
         for full in found:
             yield full[len(self._root) + 1 :]
+
+    def folders(self, path: str) -> list[str]:
+        def names() -> list[str]:
+            found = cast("list[dict[str, Any]]", self._readers.ls(self._full(path).rstrip("/"), detail=True))
+            return [each["name"].rpartition("/")[2] for each in found if each["type"] == "directory"]
+
+        try:
+            return self._retried(names)
+        except FileNotFoundError:
+            return []
 
     def sha256(self, path: str) -> str:
         with self.open(path) as file:
@@ -102,6 +126,9 @@ class S3:
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
             self._retried(lambda: self._writers.rm_file(self._full(path)))
+
+    def remove_empty_folders(self) -> None:
+        pass
 
     def remove_unfinished(self, ours: Callable[[str], object]) -> list[str]:
         """Multipart uploads to names in the folder."""
@@ -159,7 +186,7 @@ class S3:
             except Exception as error:
                 if isinstance(error, (FileExistsError, Unavailable)):
                     raise
-                if isinstance(error, FileNotFoundError) and _code(error) != "NoSuchBucket":
+                if _is_absent(error):
                     raise
                 if delay is None or not _may_pass(error) or time.monotonic() - began > PATIENCE_S:
                     raise Unavailable(f"{self._uri}: {_reason(error)}") from error
@@ -228,6 +255,11 @@ def _code(error: BaseException) -> str:
         if isinstance(response, dict):
             return str(response.get("Error", {}).get("Code", ""))
     return ""
+
+
+def _is_absent(error: Exception) -> bool:
+    """Whether there is a bucket, but no such file in it."""
+    return isinstance(error, FileNotFoundError) and _code(error) != "NoSuchBucket"
 
 
 def _is_collision(error: OSError) -> bool:

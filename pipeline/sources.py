@@ -31,7 +31,7 @@ def open_sources(path: str, folder: str) -> list[Source]:
 
     Raises UsageError for a file that is not there, a glob that matches nothing, or an unknown ending; Unavailable.
     """
-    root, names = _find(path)
+    root, names = find_files(path)
     storage = Storage(root)
     sources: list[Source] = []
     for name in names:
@@ -47,7 +47,7 @@ def open_sources(path: str, folder: str) -> list[Source]:
     return sources
 
 
-def _find(path: str) -> tuple[str, list[str]]:
+def find_files(path: str) -> tuple[str, list[str]]:
     """(folder, sorted paths within it) of a file or a glob."""
     path = path.removeprefix("file://")
     parts = path.split("/")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from pipeline import cron, dated_job
 from pipeline.encoding import SETTINGS
 from pipeline.errors import UsageError
 from pipeline.jobfile import (
     KeyPath,
-    WhereFunction,
     apply_overrides,
     describe,
     dotted,
@@ -54,6 +56,18 @@ class TargetSpec(_Section):
         default="float32", description="Arithmetic of the network."
     )
     compile: bool = Field(default=False, description="Whether the network is compiled.")
+    null_class: bool = Field(
+        default=False,
+        description="Whether the last class of a class-conditional UNet2DModel stands for no class; its configuration "
+        "does not say.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _from_the_root(cls, value: str) -> str:
+        """A model folder's whole path, which workers understand wherever they run."""
+        folder = Path(value).expanduser()
+        return str(folder.resolve()) if (folder / "model_index.json").is_file() else value
 
     def settings(self) -> dict[str, Any]:
         """What is set beyond the defaults, as keyword arguments of `specdiff.load_target` and `inspect_target`."""
@@ -63,8 +77,10 @@ class TargetSpec(_Section):
 class SamplerSpec(_Section):
     """How it is sampled; every choice draws from the same law, at another cost."""
 
-    verification: Literal["none", "token", "reflection", "block"] = Field(
-        default="block", description="How drafts are checked; `none` is the sequential sampler."
+    verification: Literal["none", "token", "reflection", "block", "auto"] = Field(
+        default="block",
+        description="How drafts are checked; `none` is the sequential sampler; `auto` asks a pilot, once for a set, "
+        "whether drafts are kept, and is `none` where hardly any are.",
     )
     drafter: Literal["frozen", "free", "picard"] = Field(
         default="free", description="What a draft's prediction is made of."
@@ -92,6 +108,17 @@ class SamplerSpec(_Section):
         description="Rows of each network call, padding included; lanes × (γ + 1) if left out (γ is 0 without drafts).",
     )
 
+    @property
+    def rule(self) -> str:
+        """The verification, or for `auto` the one that it is where speculation pays."""
+        if self.verification != "auto":
+            return self.verification
+        return "reflection" if self.drafter == "picard" else "block"
+
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of `specdiff.Sampler`."""
+        return self.model_dump() | {"verification": self.rule}
+
 
 class RangeSpec(_Section):
     """Rows counted up instead of read from a file."""
@@ -101,6 +128,9 @@ class RangeSpec(_Section):
     labels: Literal["cycle"] | list[int] | None = Field(
         default=None,
         description="`cycle` takes all the target's classes in turn, a list takes those in turn; none if left out.",
+    )
+    guidance_scale: float | None = Field(
+        default=None, ge=0, description="Guidance scale of every row; no guidance if left out."
     )
 
     @field_validator("labels", mode="before")
@@ -125,7 +155,7 @@ class ManifestSpec(_Section):
         default=None,
         min_length=1,
         description="CSV (.csv), JSON Lines (.jsonl, .ndjson) or Parquet (.parquet) file, or a glob of several; local, "
-        "relative to the current directory, or s3://.",
+        "relative to the current directory, or s3://; with a schedule it may tell the run's date as output.uri does.",
     )
     range: RangeSpec | None = Field(default=None, description="Rows counted up instead of read from a file.")
     on_bad_row: Literal["fail", "skip"] = Field(
@@ -148,7 +178,11 @@ class ManifestSpec(_Section):
 class OutputSpec(_Section):
     """Where the images go, and in what form."""
 
-    uri: str = Field(min_length=1, description="Output folder: local, relative to the current directory, or s3://.")
+    uri: str = Field(
+        min_length=1,
+        description="Output folder: local, relative to the current directory, or s3://. With a "
+        "schedule it tells the run's date (UTC), by {date}, {datetime}, {year}, {month}, {day}, {hour}, {minute}.",
+    )
     image_format: Literal["png", "jpeg", "webp"] = Field(default="png", description="Encoding of the images.")
     shard_size: int = Field(
         default=256, ge=1, description="Rows of a data file, the unit of work and of what a crash may cost."
@@ -197,17 +231,76 @@ class EvaluateSpec(_Section):
     partial: bool = Field(default=False, description="Whether an incomplete set is measured too.")
 
 
-class ScheduleSpec(_Section):
-    """When the job is run by itself."""
+class NotifySpec(_Section):
+    """Who is told how a scheduled run ended."""
 
-    cron: str = Field(min_length=1, description="Times to run at, in cron's notation, UTC.")
-    missed: Literal["catch_up", "skip"] = Field(default="skip", description="What is done about a run that was missed.")
-    unfinished: Literal["continue", "leave"] = Field(
-        default="continue", description="What is done about the last run if it is not finished."
+    command: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Shell command; it gets the message as JSON on standard input. Secrets it takes from the "
+        "environment.",
     )
-    advance_seeds: bool = Field(default=False, description="Whether each run takes seeds that no earlier one took.")
-    keep: int | None = Field(default=None, ge=1, description="Number of past sets to keep; all if left out.")
-    notify: str | None = Field(default=None, min_length=1, description="Command to run on success and on failure.")
+    webhook_env: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Name of the environment variable that holds the address to which the message is posted as JSON; "
+        "its `text` is what chat services show.",
+    )
+    events: list[Literal["success", "failure"]] = Field(
+        default=["success", "failure"], min_length=1, description="Which ends are told."
+    )
+    timeout: float = Field(default=30.0, gt=0, le=600, description="Seconds after which telling is given up.")
+
+    @model_validator(mode="after")
+    def _check(self) -> NotifySpec:
+        if self.command is None and self.webhook_env is None:
+            raise ValueError("needs `command` or `webhook_env`")
+        if self.webhook_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.webhook_env):
+            # Not repeated: it may be the address, and that is a secret.
+            raise ValueError("`webhook_env` is the name of an environment variable that holds the address, as in HOOK")
+        if self.command is not None and _SECRET_IN_COMMAND.search(self.command):
+            raise ValueError(
+                "`command` must not hold addresses or secrets; take them from the environment, as in "
+                'curl --data @- "$HOOK"'
+            )
+        return self
+
+
+# An address, or what follows a word such as `token` and is not taken from a variable.
+_SECRET_IN_COMMAND = re.compile(
+    r"""://|\b(bearer|token|passw(or)?d|secret|api[-_]?key)['"]?[ =:]+['"]?(?![$'"\s])""", re.IGNORECASE
+)
+
+
+class ScheduleSpec(_Section):
+    """When the job is run by itself, each run with a set of its own."""
+
+    cron: str = Field(
+        min_length=1,
+        description="Times to run at, UTC: minute, hour, day of month, month, day of week, as in 0 2 * * *.",
+    )
+    missed: Literal["catch_up", "skip"] = Field(
+        default="skip", description="Whether runs that were missed are made later; the newest that is due always is."
+    )
+    unfinished: Literal["continue", "leave"] = Field(
+        default="continue", description="Whether earlier runs that are not finished are gone on with."
+    )
+    advance_seeds: bool = Field(
+        default=False, description="Whether each run takes seeds that no other takes; for a manifest.range."
+    )
+    keep: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of finished sets to keep, the newest; older ones of this job are removed. All if left out.",
+    )
+    notify: NotifySpec | None = Field(default=None, description="Who is told how a run ended; nobody if left out.")
+
+    @field_validator("cron")
+    @classmethod
+    def _check_cron(cls, value: str) -> str:
+        if reason := cron.problem(value):
+            raise ValueError(reason)
+        return value
 
 
 class Job(_Section):
@@ -225,24 +318,11 @@ class Job(_Section):
     )
 
 
-# Setting → the values that work today. Settings that are not here work in full.
-BUILT: Mapping[str, tuple[Any, ...]] = {
-    "target.revision": (None,),
-    "target.churn": (None,),
-    "target.spacing": (None,),
-    "target.variance": (None,),
-    "target.dtype": ("float32",),
-    "target.compile": (False,),
-    "evaluate.metrics": ("fid",),
-    "schedule": (None,),
-}
-
-
 def load_job(path: str, overrides: Sequence[str] = ()) -> Job:
     """The checked job of a YAML file, with each `a.b=value` of `overrides` put in.
 
     Raises UsageError, in words, for everything that is wrong with it: unreadable, not YAML, repeated or unknown keys,
-    values out of range, secrets, and settings that are not built yet.
+    values out of range, secrets, and run dates that do not fit the schedule.
     """
     data, lines = read_yaml(path)
     # Overrides are looked at like the file: a key of theirs has no line.
@@ -263,32 +343,9 @@ def load_job(path: str, overrides: Sequence[str] = ()) -> Job:
         job = Job.model_validate(data)
     except ValidationError as error:
         raise UsageError(describe(error, where)) from error
-    _refuse_unbuilt(job, where)
+    if wrong := [f"{where(tuple(setting.split('.')))}: {reason}" for setting, reason in dated_job.problems(job)]:
+        raise UsageError("\n".join(wrong))
     return job
-
-
-def _refuse_unbuilt(job: Job, where: WhereFunction) -> None:
-    found = [(setting, _unbuilt(job, setting)) for setting in BUILT]
-    if "/" in job.target.name or job.target.name.startswith("."):
-        found.append(("target.name", "model folders and hub ids are not built yet; see `specdiff targets`"))
-    problems = [f"{where(tuple(setting.split('.')))}: {reason}" for setting, reason in found if reason]
-    if problems:
-        raise UsageError("\n".join(problems))
-
-
-def _unbuilt(job: Job, setting: str) -> str:
-    """Why a setting's value is refused, or ''."""
-    value: Any = job
-    for key in setting.split("."):
-        value = None if value is None else getattr(value, key)
-    chosen = value if isinstance(value, list) else [value]
-    built = BUILT[setting]
-    refused = [each for each in chosen if each not in built and each is not None]
-    if not refused:
-        return ""
-    if built == (None,):
-        return "not built yet; leave it out"
-    return f"{shown(refused[0])} is not built yet; what is: {', '.join(shown(each) for each in built)}"
 
 
 def identity(job: Job, info: TargetInfo, batch_rows: int, manifest_digest: str) -> dict[str, Any]:
@@ -297,6 +354,8 @@ def identity(job: Job, info: TargetInfo, batch_rows: int, manifest_digest: str) 
     Lanes are left out: they change nothing at equal `batch_rows`, the resolved number of rows of a network call.
     """
     target = job.target.model_dump(mode="json") | {"steps": info.steps, "weights_sha256": info.weights_sha256}
+    if info.config_sha256 is not None:  # the hashes say which model it is, wherever it lies
+        target |= {"name": None, "revision": None, "config_sha256": info.config_sha256}
     sampler = job.sampler.model_dump(mode="json", exclude={"lanes"}) | {"batch_rows": batch_rows}
     if job.sampler.gain == "kalman":
         sampler["gain_sha256"] = info.gain_sha256

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 
-from pipeline.damage import reading
-from pipeline.failures import FAILURES
+from pipeline.failures import read_failures
 from pipeline.inventory import Inventory
 from pipeline.lease import current
 from pipeline.output import read_job
 from pipeline.report import read_report
 from pipeline.storage import Storage
+from pipeline.words import counted, flaws
 
 REASONS = 5  # reasons of failures that are listed, the most frequent
 
@@ -30,9 +29,9 @@ def status(uri: str) -> tuple[list[str], int]:
     share = 100 * inventory.written / rows
     lines = [f"images    {inventory.written} of {rows} ({share:.1f} %), in {storage.uri}"]
     if inventory.missing:
-        lines.append(f"missing   {inventory.missing} rows")
+        lines.append(f"missing   {counted(inventory.missing, 'row')}")
     if inventory.failed or inventory.skipped:
-        lines.append(f"failures  {inventory.failed} rows failed, {inventory.skipped} were skipped as bad")
+        lines.append(f"failures  {flaws(inventory.failed, inventory.skipped)}")
     lines += [*_driver(storage), *_reasons(storage)]
     return lines, 1 if inventory.missing else inventory.exit_status
 
@@ -45,20 +44,15 @@ def _driver(storage: Storage) -> Iterator[str]:
     else:
         yield f"driver    {holder}"
         speed = holder.progress
-    if speed:
+    if speed.get("images_per_s"):
         yield (
-            f"speed     {speed['images_per_s']:.2f} images/s: {speed['images']} images in {speed['seconds']:.0f} s "
-            f"by {speed['workers']} workers"
+            f"speed     {speed['images_per_s']:.2f} images/s: {counted(speed['images'], 'image')} in "
+            f"{speed['seconds']:.0f} s by {counted(speed['workers'], 'worker')}"
         )
 
 
 def _reasons(storage: Storage) -> Iterator[str]:
     """From the end of the last run."""
-    try:
-        lines = storage.read(FAILURES).splitlines()
-    except FileNotFoundError:
-        return
-    with reading(storage, FAILURES):
-        counted = Counter((failure["kind"], failure["reason"]) for failure in map(json.loads, lines))
-    for (kind, reason), count in counted.most_common(REASONS):
+    frequent = Counter((failure["kind"], failure["reason"]) for failure in read_failures(storage))
+    for (kind, reason), count in frequent.most_common(REASONS):
         yield f"  {count} × {kind}: {reason}"

@@ -62,6 +62,10 @@ class Storage:
         """Whole small files, in the order asked for; on S3 at the same time. Raises FileNotFoundError."""
         return self._backend.read_many([_checked(path) for path in paths])
 
+    def read_present(self, paths: list[str]) -> dict[str, bytes]:
+        """Whole small files, those that are there; on S3 at the same time."""
+        return self._backend.read_present([_checked(path) for path in paths])
+
     def exists(self, path: str) -> bool:
         return self._backend.size(_checked(path)) is not None
 
@@ -83,6 +87,10 @@ class Storage:
             ours: whether a path is ours to remove: of a local temporary file, or what an upload to S3 was to become.
         """
         return self._backend.remove_unfinished(ours)
+
+    def folders(self, path: str = "") -> list[str]:
+        """Sorted names of the folders in a folder ('' or ending in '/'); none where there is no such folder."""
+        return sorted(self._backend.folders(path))
 
     def list(self, prefix: str = "") -> list[str]:
         """Sorted paths of the files whose path begins with `prefix`, in all sub-folders, unfinished ones left out."""
@@ -114,6 +122,10 @@ class Storage:
         """Removes a file; one that is not there is no error."""
         self._backend.remove(_checked(path))
 
+    def remove_empty_folders(self) -> None:
+        """Removes the folders that hold nothing, this one included; nobody may be writing. On S3 there are none."""
+        self._backend.remove_empty_folders()
+
 
 def file_sha256(local_path: str) -> str:
     """Hex digest of a local file."""
@@ -126,15 +138,18 @@ class _Backend(Protocol):
 
     def read(self, path: str) -> bytes: ...
     def read_many(self, paths: list[str]) -> list[bytes]: ...
+    def read_present(self, paths: list[str]) -> dict[str, bytes]: ...
     def size(self, path: str) -> int | None: ...
     def modified(self, path: str) -> float: ...
     def walk(self, folder: str) -> Iterator[str]: ...
+    def folders(self, path: str) -> list[str]: ...
     def sha256(self, path: str) -> str: ...
     def open(self, path: str) -> BinaryIO: ...
     def create(self, path: str, data: bytes) -> None: ...
     def upload(self, local_path: str, path: str) -> None: ...
     def replace(self, path: str, data: bytes) -> None: ...
     def remove(self, path: str) -> None: ...
+    def remove_empty_folders(self) -> None: ...
     def remove_unfinished(self, ours: Callable[[str], object]) -> list[str]: ...
 
 
@@ -148,6 +163,13 @@ class _Local:
 
     def read_many(self, paths: list[str]) -> list[bytes]:
         return [self.read(path) for path in paths]
+
+    def read_present(self, paths: list[str]) -> dict[str, bytes]:
+        found = {}
+        for path in paths:
+            with suppress(FileNotFoundError):
+                found[path] = self.read(path)
+        return found
 
     def size(self, path: str) -> int | None:
         with self._reachable():
@@ -165,6 +187,14 @@ class _Local:
         for parent, _, names in os.walk(self._full(folder), onerror=self._refuse):
             for name in names:
                 yield os.path.relpath(os.path.join(parent, name), self._root).replace(os.sep, "/")
+
+    def folders(self, path: str) -> list[str]:
+        with self._reachable():
+            try:
+                with os.scandir(self._full(path)) as entries:
+                    return [entry.name for entry in entries if entry.is_dir()]
+            except FileNotFoundError:
+                return []
 
     def sha256(self, path: str) -> str:
         with self._reachable(), open(self._full(path), "rb") as file:
@@ -190,6 +220,11 @@ class _Local:
     def remove(self, path: str) -> None:
         with self._reachable(), suppress(FileNotFoundError, NotADirectoryError):
             os.remove(self._full(path))
+
+    def remove_empty_folders(self) -> None:
+        for parent, _, _ in os.walk(self._root, topdown=False):
+            with suppress(OSError):  # it holds something
+                os.rmdir(parent)
 
     def remove_unfinished(self, ours: Callable[[str], object]) -> list[str]:
         found = [path for path in self.walk("") if _TEMPORARY.fullmatch(path.rpartition("/")[2]) and ours(path)]

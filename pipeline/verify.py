@@ -25,6 +25,7 @@ from pipeline.output import read_job, stored_batch_rows
 from pipeline.rowchecks import ERROR
 from pipeline.spec import Job
 from pipeline.storage import Storage
+from pipeline.words import counted
 
 SHOWN = 20  # problems that are listed
 DEEP_ROWS = 32  # made again by --deep
@@ -104,7 +105,8 @@ def verify(uri: str, *, deep: bool) -> Findings:
         findings.add(f"rows without a record: {_ranges(state)}; `specdiff run` makes them")
     if debris := [path for path in storage.list("data/") if path not in named]:
         findings.notes.append(
-            f"{len(debris)} files in data/ belong to no record, as {debris[0]}: `specdiff clean` removes those of ours"
+            f"{counted(len(debris), 'file')} in data/ that no record names, as {debris[0]}: "
+            "`specdiff clean` removes ours"
         )
     if deep and not findings.problem_count:
         _check_again(storage, job, records, findings)
@@ -214,8 +216,8 @@ def _ranges(state: bytearray) -> str:
 def _check_again(storage: Storage, job: Job, records: list[CommitRecord], findings: Findings) -> None:
     """Makes some rows again, one of each record or more where there are few, and compares pixels and costs."""
     # Imported here: nothing else of an audit needs the sampler.
-    from pipeline.report import software
     from pipeline.run import checked
+    from pipeline.software import software
     from pipeline.worker import device_kind, sampler_of
 
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -250,7 +252,7 @@ def _check_again(storage: Storage, job: Job, records: list[CommitRecord], findin
         if made != row:
             findings.add(f"{record.file}: key {sample.key}: made again it is another picture, or at another cost")
     if not findings.problem_count:
-        findings.notes.append(f"{len(requests)} rows were made again: they are the same")
+        findings.notes.append(f"{counted(len(requests), 'row')} made again: the same as they were")
 
 
 def _incomparable(record: CommitRecord, here: str, packages: dict[str, str]) -> str:

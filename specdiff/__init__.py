@@ -4,6 +4,7 @@ The law of what comes out is exactly that of the sequential sampler.
 """
 
 from specdiff.gain import Gain, calibrate
+from specdiff.pilots import Pilot, pilot
 from specdiff.requests import Request, Sample
 from specdiff.sampler import Result, Run, Sampler, check_settings
 from specdiff.stats import Stats
@@ -12,6 +13,7 @@ from specdiff.transitions import Transitions
 
 __all__ = [
     "Gain",
+    "Pilot",
     "Request",
     "Result",
     "Run",
@@ -25,6 +27,7 @@ __all__ = [
     "check_settings",
     "inspect_target",
     "load_target",
+    "pilot",
     "registered_targets",
 ]
 __version__ = "0.1.0"

@@ -20,13 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specdiff.clock import Clocked, clocked
 from specdiff.environment import environment
 from specdiff.requests import Request, Sample
 from specdiff.sampler import Run, Sampler
 from specdiff.targets.base import Target
-from specdiff.trace import traced
 
-BINS = 20
 FEWEST_ROUNDS = 3
 GROUPS = 10
 
@@ -115,7 +114,7 @@ def measure(
     Returns:
         ``rows``, one an entry; ``settings``; ``hardware`` and ``software``.
     """
-    targets = {steps: Clocked(load(steps=steps)) for steps in dict.fromkeys(entry.steps for entry in compared)}
+    targets = {steps: clocked(load(steps=steps)) for steps in dict.fromkeys(entry.steps for entry in compared)}
     device = targets[compared[0].steps].device
     rows = []
     for entry in compared:
@@ -134,44 +133,6 @@ def measure(
         row["latency_ratio"] = first["latency_s"]["median"] / row["latency_s"]["median"]
     settings = {"lanes": lanes, "images": len(requests), "repeats": repeats, "turn_s": turn}
     return {"settings": settings, "rows": rows, **environment(device)}
-
-
-class Clocked:
-    """A target that adds up the time its network takes."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self.device = torch.device(getattr(target, "device", "cpu"))
-        self._seconds = 0.0
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._target, name)
-
-    def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
-        if self.device.type == "cuda":  # the host runs ahead of the device, whose own clock it must be
-            ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            ends[0].record()
-            answer = self._target.denoise(state, step, conditioning)
-            ends[1].record()
-            self._events.append(ends)
-            return answer
-        start = time.perf_counter()
-        answer = self._target.denoise(state, step, conditioning)
-        self._seconds += time.perf_counter() - start
-        return answer
-
-    def taken(self) -> float:
-        """Seconds since this was last asked."""
-        self.wait()
-        seconds = self._seconds + sum(start.elapsed_time(end) for start, end in self._events) / 1e3
-        self._seconds, self._events = 0.0, []
-        return seconds
-
-    def wait(self) -> None:
-        """Until the device has done all it was told to."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 class _Turns:
@@ -228,7 +189,7 @@ def _counted(
 ) -> dict[str, Any]:
     """What an entry does, over whole images."""
     watch = PeakMemory(target.device)
-    sampler, trace = traced(target, lanes=lanes, **entry.settings)
+    sampler = Sampler(target, lanes=lanes, **entry.settings)
     result = sampler.sample(requests)
     stats = result.stats
     if stats.failed:
@@ -250,7 +211,7 @@ def _counted(
             for kept, drafted in zip(stats.accepted_by_position, stats.drafted_by_position, strict=True)
             if drafted
         ],
-        "along": trace.binned(min(BINS, entry.steps)) if sampler.draft_length else None,
+        "along": stats.along() if sampler.draft_length else None,
         "peak_memory_bytes": watch.peak(),
         "quality": _judged(result.samples, quality),
     }

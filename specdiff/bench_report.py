@@ -46,7 +46,7 @@ def table(report: Mapping[str, Any]) -> str:
                     " ".join(f"{each:.2f}" for each in row["accepted_by_position"]),
                 ]
             )
-    return "\n".join([*_aligned(costs, numbers=True), "", *_aligned(drafts, numbers=False)])
+    return "\n".join([*aligned(costs, numbers=True), "", *aligned(drafts, numbers=False)])
 
 
 def draw(report: Mapping[str, Any], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -171,7 +171,7 @@ def _with_quartiles(spread: Mapping[str, float]) -> str:
     return f"{spread['median']:.3g} ({spread['low']:.3g}–{spread['high']:.3g})"
 
 
-def _aligned(cells: Sequence[Sequence[str]], numbers: bool) -> list[str]:
+def aligned(cells: Sequence[Sequence[str]], numbers: bool) -> list[str]:
     """Lines of a table, its first column to the left and the others to the right where they are numbers."""
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = []

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdiff.bench import Clocked, Load, Quality, timed_image
+from specdiff.bench import Load, Quality, timed_image
+from specdiff.clock import clocked
 from specdiff.environment import environment
 from specdiff.requests import Request
 from specdiff.sampler import Result, Sampler
@@ -281,7 +282,7 @@ class Checks:
     def _clocked(self, steps: int, compared: Sequence[dict[str, Any]]) -> list[Clock]:
         """Medians over images, one at a time at one lane, the samplers in turns after one image to warm up."""
         self._say(f"timing    {TURNS} images at one lane, {steps} steps")
-        target = Clocked(self._load(steps=steps))
+        target = clocked(self._load(steps=steps))
         samplers = [self._sampler(target, settings, lanes=1) for settings in compared]
         times: list[list[tuple[float, float, int]]] = [[] for _ in samplers]
         for turn in range(TURNS + 1):

@@ -98,19 +98,22 @@ class ReusingDrafter:
         self._kind, self._reuse = kind, reuse
         self._plain = gain is None and held == "x0"
         self._carry = _Filtered(transitions, gain, device) if gain else _Held(transitions, held, shape, device)
-        # What is remembered, [lanes, nodes, …]: states, predictions and, at their steps from start on, how many count.
-        self._path = torch.zeros((lanes, 1, *shape), device=device)
+        # What is remembered, [lanes, nodes, …]: predictions, their states where those are needed, and, at steps from
+        # start on, how many count.
         self._predictions = torch.zeros((lanes, 1, *shape), device=device)
+        self._path = None if self._plain else torch.zeros_like(self._predictions)
         self._start = torch.zeros(lanes, dtype=torch.int64, device=device)
         self._last = torch.zeros(lanes, dtype=torch.int64, device=device)
 
     def draft(self, state: Tensor, window: Window) -> Tensor:
         drafts = window.step.shape[1] - 1
+        if self._plain and self._kind != "picard":
+            return self._predictions.expand(-1, drafts, *state.shape[1:])  # one for all, and no copy of it
         step = window.step[:, :drafts]
         node = self._node(step)
         lane = torch.arange(len(state), device=state.device)[:, None]
         prediction = self._predictions[lane, node]  # [lanes, drafts, *shape]
-        if self._plain:
+        if self._path is None:
             return prediction
         predict = self._carry.to(step, self._start[:, None] + node, self._path[lane, node], prediction)
         guesses = torch.empty_like(prediction)
@@ -125,12 +128,13 @@ class ReusingDrafter:
 
     def observe(self, path: Tensor, predictions: Tensor, step: Tensor, kept: Tensor, length: Tensor) -> None:
         if self._kind == "picard":
-            self._path, self._predictions, self._start, self._last = path, predictions, step[:, 0], length
+            self._predictions, self._start, self._last = predictions, step[:, 0], length
+            self._path = None if self._plain else path
             return
         at = torch.minimum(kept + 1, length) if self._reuse == "rejected" else kept
         lane = torch.arange(len(kept), device=kept.device)
-        self._path, self._predictions = path[lane, at][:, None], predictions[lane, at][:, None]
-        self._start = step[lane, at]
+        self._predictions, self._start = predictions[lane, at][:, None], step[lane, at]
+        self._path = None if self._plain else path[lane, at][:, None]
 
 
 class _Held:

@@ -36,23 +36,18 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
-        # The products wrap at 64 bits, of which both halves are then taken as unsigned words.
+        # The products wrap at 64 bits. Of c1 and c3 the lower half counts; what is above it is cut off after the xor.
         first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1, c2, c3 = (
-            ((second >> 32) & _MASK) ^ c1 ^ k0,
-            second & _MASK,
-            ((first >> 32) & _MASK) ^ c3 ^ k1,
-            first & _MASK,
-        )
+        c0, c1, c2, c3 = ((second >> 32) ^ c1 ^ k0) & _MASK, second, ((first >> 32) ^ c3 ^ k1) & _MASK, first
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    return c0, c1, c2, c3
+    return c0, c1 & _MASK, c2, c3 & _MASK
 
 
 def normals(seed: Tensor, step: Tensor, stream: Tensor, size: int, purpose: Purpose = Purpose.STEP) -> Tensor:
     """Standard normal numbers (Box–Muller).
 
     Args:
-        seed: int64 [...], 0 … 2⁶³−1; with step and stream, broadcast to [...].
+        seed: int64 [...]; with step and stream, broadcast to [...].
         step: int64 [...], 0 … 2³²−1.
         stream: int64 [...], 0 … 2³²−1.
         size: how many numbers each.
@@ -87,7 +82,7 @@ def _counter(
     index: Tensor, seed: Tensor, step: Tensor, stream: Tensor, purpose: Purpose
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
     seed, step, stream = (value.unsqueeze(-1) for value in torch.broadcast_tensors(seed, step, stream))
-    return (index, step, stream, torch.full_like(step, int(purpose))), (seed & _MASK, seed >> 32)
+    return (index, step, stream, torch.full_like(step, int(purpose))), (seed & _MASK, (seed >> 32) & _MASK)
 
 
 def _unit(high: Tensor, low: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ class Request:
         label: class, for class-conditional targets; None is the null class where the target has one.
         prompt: text, for targets that take prompts.
         negative_prompt: text to steer away from.
-        guidance_scale: strength of classifier-free guidance; None is the target's own.
+        guidance_scale: strength of classifier-free guidance; 1 and None are none.
         extra: carried through to the sample, untouched.
     """
 
@@ -52,7 +52,7 @@ class Sample:
 
     Attributes:
         key, seed, extra: the request's own.
-        image: uint8 [height, width, channels]; None after an error.
+        image: uint8 [height, width, channels]; None after an error, and before ``Sampler.decode``.
         latent: float32, the final state; None after an error.
         rounds: draft-verify-advance rounds.
         calls: sequential network calls that this image needed.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import numpy as np
@@ -17,8 +17,8 @@ from specdiff.drafters import Drafter, ReusingDrafter, Window
 from specdiff.gain import Gain, calibrate
 from specdiff.noise import Purpose, normals, uniforms
 from specdiff.requests import Request, Sample
-from specdiff.stats import Stats
-from specdiff.targets.base import Target
+from specdiff.stats import Stats, parts_of
+from specdiff.targets.base import Guided, Target
 from specdiff.verification import Block, Reflection, Token, Verification
 
 DrafterFactory = Callable[[int, tuple[int, ...], torch.device], Drafter]
@@ -104,6 +104,8 @@ class Sampler:
         self.orthogonal = orthogonal
         self.record_steps = tuple(record_steps)
         self.device = torch.device(getattr(target, "device", "cpu"))
+        self.compiled = bool(getattr(target, "compile", False))
+        self.decode_rows: int = getattr(target, "decode_rows", 1)
         self.drafter = _drafter(drafter, target, held, reuse, gain) if draft_length else None
         self.verification = _verification(verification, correction)
 
@@ -112,14 +114,22 @@ class Sampler:
         return Run(self)
 
     def stream(self, requests: Iterable[Request]) -> Iterator[Sample]:
-        """Samples in the order in which they finish; requests are taken as lanes fall free."""
+        """Samples in the order in which they finish; requests are taken as lanes fall free.
+
+        Where the target decodes several at a time, samples wait until there are as many.
+        """
         run = self.start()
         waiting = iter(requests)
+        finished: list[Sample] = []
         while True:
             run.submit(list(islice(waiting, run.free)))
             if not run.busy:
+                yield from self.decode(finished)
                 return
-            yield from run.round()
+            finished += run.round()
+            whole = len(finished) - len(finished) % self.decode_rows
+            yield from self.decode(finished[:whole])
+            finished = finished[whole:]
 
     def sample(self, requests: Iterable[Request]) -> Result:
         """All samples, in the order of the requests.
@@ -137,7 +147,31 @@ class Sampler:
         while len(samples) < len(requests):
             run.submit(list(islice(waiting, run.free)))
             samples += run.round()
-        return Result(sorted(samples, key=lambda sample: order[sample.key]), run.stats)
+        return Result(self.decode(sorted(samples, key=lambda sample: order[sample.key])), run.stats)
+
+    def decode(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Samples with the images of their latents, as :meth:`Run.round` leaves them to be made.
+
+        The decoder is always called with exactly ``decode_rows`` rows, the last one repeated where there are fewer, so
+        that an image's bytes do not depend on which others are decoded with it. May be called in another thread than
+        the rounds.
+        """
+        latents = [sample for sample in samples if sample.latent is not None]
+        groups = [latents[at : at + self.decode_rows] for at in range(0, len(latents), self.decode_rows)]
+        decoded = chain.from_iterable(map(self._decoded, groups))
+        return [sample if sample.latent is None else next(decoded) for sample in samples]
+
+    @torch.no_grad()
+    def _decoded(self, group: Sequence[Sample]) -> list[Sample]:
+        latents = torch.stack([cast(Tensor, sample.latent) for sample in group])
+        padded = torch.cat([latents, latents[-1:].expand(self.decode_rows - len(group), *latents.shape[1:])])
+        try:
+            images = self.target.decode(padded.to(self.device))[: len(group)].cpu().numpy()
+        except ValueError as error:
+            if len(group) > 1:  # find out which
+                return [sample for each in group for sample in self._decoded([each])]
+            return [replace(group[0], image=None, latent=None, error=str(error))]
+        return [replace(sample, image=image) for sample, image in zip(group, images, strict=True)]
 
 
 class Run:
@@ -148,11 +182,10 @@ class Run:
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        self.stats = Stats(
-            drafted_by_position=[0] * sampler.draft_length, accepted_by_position=[0] * sampler.draft_length
-        )
+        self.stats = Stats.zero(sampler.draft_length, len(sampler.target.transitions))
         self._sampler = sampler
         self._target = sampler.target
+        self._guide = sampler.target if isinstance(sampler.target, Guided) else None
         self._device = sampler.device
         lanes, shape = sampler.lanes, tuple(sampler.target.shape)
 
@@ -163,6 +196,7 @@ class Run:
         for step in reversed(range(self._steps)):
             run_length[step] = run_length[step + 1] + 1 if stochastic[step] else 0
         self._stochastic_run = np.array(run_length)
+        self._part = parts_of(self._steps)
         ratio = torch.where(transitions.sigma > 0, transitions.b / transitions.sigma, 0)
         self._tables = torch.stack([transitions.a, transitions.b, transitions.sigma, ratio]).float().to(self._device)
 
@@ -172,6 +206,7 @@ class Run:
         self._calls = np.zeros(lanes, np.int64)
         self._evaluations = np.zeros(lanes, np.int64)
         self._drafted_until = np.zeros(lanes, np.int64)  # steps before this one have been drafted by some round
+        self._guided = np.zeros(lanes, bool)  # whether states need a second row
         self._ready = np.zeros(lanes, bool)  # whether the drafter knows something of the lane
 
         self._seed = torch.zeros(lanes, dtype=torch.int64, device=self._device)
@@ -179,6 +214,8 @@ class Run:
         self._conditioning: dict[str, Tensor] = {}
         self._records = torch.zeros((lanes, len(sampler.record_steps), *shape))
         self._drafter = sampler.drafter(lanes, shape, self._device) if sampler.drafter else None
+        compiled = torch.compile(dynamic=False) if sampler.compiled else lambda function: function
+        self._draft, self._verify = compiled(self._draft_path), compiled(self._verify_path)
 
     @property
     def busy(self) -> int:
@@ -218,13 +255,19 @@ class Run:
         for counter in (self._step, self._rounds, self._calls, self._evaluations, self._drafted_until):
             counter[empty] = 0
         self._ready[empty] = False
+        self._guided[empty] = False if self._guide is None else self._guide.guided(requests)
         for i, step in enumerate(self._sampler.record_steps):
             if step == 0:
                 self._records[empty, i] = self._state[lanes].cpu()
 
     @torch.no_grad()
     def round(self) -> list[Sample]:
-        """Advance every busy lane by one round: draft, one call, verify. Returns the samples that it finished."""
+        """Advance every busy lane by one round: draft, one call, verify.
+
+        Returns:
+            The samples that it finished, with their latents; images are left to :meth:`Sampler.decode`, so that no lane
+            waits for them.
+        """
         busy = np.array([request is not None for request in self._requests])
         if not busy.any():
             return []
@@ -241,17 +284,16 @@ class Run:
 
         opening = (length > 0) & opens  # lanes whose first state has a call to itself
 
-        tau, finite = self._advance(length, bonus, steps, stream, wanted, opening)
+        tau, finite, delta = self._advance(length, bonus, steps, stream, wanted, opening)
 
+        ahead = tau + ((tau < length) | bonus)
+        self.stats.note(self._part[steps], length, tau, ahead, delta)
         self._rounds[busy] += 1
         self._calls += opening.astype(int) + (wanted.sum(1) > opening)
         self._evaluations += wanted.sum(1)
         self._drafted_until = np.maximum(self._drafted_until, self._step + length)
-        self._step[busy] += (tau + ((tau < length) | bonus))[busy]
+        self._step[busy] += ahead[busy]
         self._ready |= busy
-        for i in range(drafts):
-            self.stats.drafted_by_position[i] += int((length > i).sum())
-            self.stats.accepted_by_position[i] += int((tau > i)[busy].sum())
         return [
             self._finish(int(lane), bool(finite[lane]))
             for lane in np.flatnonzero(busy & ((self._step >= self._steps) | ~finite))
@@ -265,51 +307,104 @@ class Run:
         stream: NDArray[np.int64],
         wanted: NDArray[np.bool_],
         opening: NDArray[np.bool_],
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The round on the device: kept drafts, int64 [lanes], and whether each new state is finite, bool [lanes]."""
-        lanes, shape = self._state.shape[0], self._state.shape[1:]
-        drafts = int(length.max())  # the round is as long as its longest block
-        step, streams = self._upload(steps[:, : drafts + 1]), self._upload(stream[:, : drafts + 1])
-        limit, every = self._upload(length), torch.arange(lanes, device=self._device)
-        # four of [lanes, drafts + 1, 1 …]
-        a, b, sigma, ratio = self._tables[:, step].reshape(4, lanes, drafts + 1, *(1 for _ in shape))
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+        """The round on the device.
 
-        z = normals(self._seed[:, None], step, streams, shape.numel()).view(lanes, drafts + 1, *shape)
-        window = Window(step, a, b, sigma, z)
-        path = torch.empty((lanes, drafts + 1, *shape), device=self._device)
-        path[:, 0] = self._state
+        Returns:
+            Kept drafts, int64 [lanes]; whether each new state is finite, bool [lanes]; δ of the drafts, float64
+            [lanes, γ].
+        """
+        plan = self._upload(np.column_stack([steps, stream, length, bonus]))  # one copy to the device
+        step, streams, rest = plan.split([steps.shape[1], steps.shape[1], 2], 1)
+        limit, follows = rest[:, 0], rest[:, 1].bool()
+        opened = None
         if opening.any():
             rows = max(1, self._sampler.batch_rows // (self._sampler.draft_length + 1))
-            start = self._evaluate(path[:, :1], step[:, :1], opening[:, None], rows)
-            cast(Drafter, self._drafter).observe(path, start, step, 0 * limit, 0 * limit)
+            opened = self._evaluate(self._state[:, None], step[:, :1], opening[:, None], rows)
+            cast(Drafter, self._drafter).observe(self._state[:, None], opened, step[:, :1], 0 * limit, 0 * limit)
             wanted = wanted & ~(opening[:, None] & (np.arange(wanted.shape[1]) == 0))
-        guesses = cast(Drafter, self._drafter).draft(self._state, window) if drafts else path[:, :0]
-        # The network may have failed at a draft that was dropped; that is no reason for the image to fail.
-        guesses = guesses.nan_to_num(0.0, 0.0, 0.0)
-        for j in range(drafts):
-            path[:, j + 1] = window.next(j, path[:, j], guesses[:, j])
+        path, guesses, z = self._draft(step, streams)
+        predictions = self._evaluate(path, step, wanted, self._sampler.batch_rows)
+        if opened is not None:
+            first = torch.where(self._upload(opening).view(-1, *([1] * (path.dim() - 1))), opened, predictions[:, :1])
+            predictions = torch.cat([first, predictions[:, 1:]], 1)
+        self._state, tau, told = self._verify(path, guesses, predictions, z, step, streams, limit, follows)
+        if self._drafter is not None and not self._drafter.opens:
+            # The network may have failed at a draft that was dropped; that is no reason for the image to fail.
+            self._drafter.observe(path, predictions.nan_to_num(0.0, 0.0, 0.0), step, tau, limit)
+        read = told.cpu().numpy()  # the round's only one
+        kept = read[:, 0].astype(np.int64)
+        self._record(path, kept)
+        return kept, read[:, 1].astype(bool), read[:, 2:]
 
-        predictions = self._evaluate(path, step, wanted[:, : drafts + 1], self._sampler.batch_rows)
-        if opening.any():
-            predictions[:, :1] += start  # each is zero where the other is not
+    def _draft_path(self, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Draft.
+
+        Args:
+            step, streams: int64 [lanes, γ + 1].
+
+        Returns:
+            The path ỹ_0 …, float32 [lanes, γ + 1, *shape]; the predictions x̃ it was made of, one less; and the noise z,
+            as many as the path.
+        """
+        (lanes, count), shape = step.shape, self._state.shape[1:]
+        a, b, sigma, _ = self._coefficients(step)
+        z = normals(self._seed[:, None], step, streams, shape.numel()).view(lanes, count, *shape)
+        path = torch.empty_like(z)
+        path[:, 0] = self._state
+        if count == 1:
+            return path, path[:, :0], z
+        window = Window(step, a, b, sigma, z)
+        guesses = cast(Drafter, self._drafter).draft(self._state, window)
+        for j in range(count - 1):
+            path[:, j + 1] = window.next(j, path[:, j], guesses[:, j])
+        return path, guesses, z
+
+    def _verify_path(
+        self,
+        path: Tensor,
+        guesses: Tensor,
+        predictions: Tensor,
+        z: Tensor,
+        step: Tensor,
+        streams: Tensor,
+        limit: Tensor,
+        follows: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Verify, and take the step that follows.
+
+        Args:
+            path, guesses, z: of ``_draft_path``.
+            predictions: float32 [lanes, γ + 1, *shape], x̂ along the path.
+            step, streams: int64 [lanes, γ + 1].
+            limit: int64 [lanes], drafts that count.
+            follows: bool [lanes], whether a step follows the last draft.
+
+        Returns:
+            The new states, float32 [lanes, *shape]; τ, int64 [lanes]; and what the host wants to know, float64
+            [lanes, 2 + γ]: τ, whether the new state is finite, δ of the drafts.
+        """
+        every, drafts = torch.arange(len(path), device=path.device), guesses.shape[1]
+        a, b, sigma, ratio = self._coefficients(step)
         if drafts:
             gap = ratio[:, :drafts] * (guesses - predictions[:, :drafts])
-            tau, noise = self._couple(gap, z, limit, step, streams)
+            tau, noise, delta = self._couple(gap, z, limit, step, streams)
         else:
-            tau, noise = torch.zeros_like(limit), z[:, 0]
+            tau, noise, delta = torch.zeros_like(limit), z[:, 0], ratio.flatten(1)[:, :0].double()
         # A step of the target from the last state kept; its noise is the residual's where a draft was rejected.
         new = a[every, tau] * path[every, tau] + b[every, tau] * predictions[every, tau] + sigma[every, tau] * noise
-        ends = (tau == limit) & ~self._upload(bonus)  # nothing follows the last draft
-        self._state = torch.where(ends.view(-1, *(1 for _ in shape)), path[every, tau], new)
+        ends = (tau == limit) & ~follows
+        state = torch.where(ends.view(-1, *(1 for _ in path.shape[2:])), path[every, tau], new)
+        finite = state.flatten(1).abs().amax(1).isfinite()
+        return state, tau, torch.cat([tau[:, None], finite[:, None], delta], 1)
 
-        if self._drafter is not None and not self._drafter.opens:
-            self._drafter.observe(path, predictions, step, tau, limit)
-        finite = self._state.flatten(1).abs().amax(1).isfinite()
-        kept, finite_lanes = torch.stack([tau, finite.long()]).cpu().numpy()
-        self._record(path, kept)
-        return kept, finite_lanes.astype(bool)
+    def _coefficients(self, step: Tensor) -> Tensor:
+        """A, B, σ and B/σ at steps [lanes, n], float32 [4, lanes, n, 1 …]."""
+        return self._tables[:, step].reshape(4, *step.shape, *(1 for _ in self._state.shape[1:]))
 
-    def _couple(self, gap: Tensor, z: Tensor, limit: Tensor, step: Tensor, streams: Tensor) -> tuple[Tensor, Tensor]:
+    def _couple(
+        self, gap: Tensor, z: Tensor, limit: Tensor, step: Tensor, streams: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Verify the drafts.
 
         Args:
@@ -319,8 +414,8 @@ class Run:
             step, streams: int64 [lanes, γ + 1].
 
         Returns:
-            τ, int64 [lanes], and the noise of the step that follows it, float32 [lanes, *shape]: z there, but where
-            draft τ + 1 was rejected its part along Δ follows the residual.
+            τ, int64 [lanes]; the noise of the step that follows it, float32 [lanes, *shape]: z there, but where
+            draft τ + 1 was rejected its part along Δ follows the residual; and δ = ‖Δ‖, float64 [lanes, γ].
         """
         verification = cast(Verification, self._sampler.verification)
         lanes, drafts, *shape = gap.shape
@@ -345,25 +440,42 @@ class Run:
         drafted_s = cross[every, at] / distance + distance
         shift = verification.correct(log_alpha, distance, drafted_s, v[every, at]) - along
         corrected = rest + shift.float().view(-1, *ones) * direction
-        return tau, torch.where((tau < limit).view(-1, *ones), corrected, noise)
+        return tau, torch.where((tau < limit).view(-1, *ones), corrected, noise), delta
 
     def _evaluate(self, path: Tensor, step: Tensor, wanted: NDArray[np.bool_], size: int) -> Tensor:
-        """x̂ at the wanted states of path, in calls of exactly ``size`` rows; elsewhere zeros."""
+        """x̂ at the wanted states of path, in calls of exactly ``size`` rows; elsewhere any number."""
         rows = np.flatnonzero(wanted)
         if not len(rows):
             return torch.zeros_like(path)
-        padding = -len(rows) % size
-        padded = self._upload(np.concatenate([rows, np.repeat(rows[:1], padding)]))
-        states, steps, per_lane = path.flatten(0, 1), step.flatten(), path.shape[1]
+        states, per_lane, useful = path.flatten(0, 1), path.shape[1], len(rows)
+        if len(states) <= size and not self._guided.any():
+            rows = np.arange(len(states))  # padding would take the place of what is left out
+        count = len(rows)
+        twice = np.flatnonzero(self._guided[rows // per_lane])  # states that get a second row, without condition
+        padding = -(count + len(twice)) % size
+        asked = self._upload(np.concatenate([rows, rows[twice], np.repeat(rows[:1], padding)]))
+        whole = count == len(asked) == len(states)  # then nothing need be copied
+        seen, steps, lane = states if whole else states[asked], step.flatten()[asked], asked // per_lane
+        conditioning = {name: values[lane] for name, values in self._conditioning.items()}
+        if self._guide is not None and len(twice):
+            second = slice(count, count + len(twice))
+            for name, values in self._guide.unguided(_rows(conditioning, second)).items():
+                conditioning[name][second] = values
+        call = self._target.denoise if self._guide is None else self._guide.output
+        chunks = [slice(at, at + size) for at in range(0, len(asked), size)]
+        answers = torch.cat([call(seen[chunk], steps[chunk], _rows(conditioning, chunk)) for chunk in chunks])
+        found = answers[:count]
+        if self._guide is not None:
+            other, first = found.clone(), slice(count)
+            other[self._upload(twice)] = answers[count : count + len(twice)]
+            found = self._guide.conclude(found, other, seen[first], steps[first], _rows(conditioning, first))
+        self.stats.batched_calls += len(chunks)
+        self.stats.padded_rows += len(asked) - useful - len(twice)
+        self.stats.guidance_rows += len(twice)
+        if whole:
+            return found.view_as(path)
         predictions = torch.zeros_like(states)
-        answers = []
-        for chunk in padded.split(size):
-            lane = chunk // per_lane
-            conditioning = {name: values[lane] for name, values in self._conditioning.items()}
-            answers.append(self._target.denoise(states[chunk], steps[chunk], conditioning))
-        predictions[padded[: len(rows)]] = torch.cat(answers)[: len(rows)]
-        self.stats.batched_calls += len(padded) // size
-        self.stats.padded_rows += padding
+        predictions[asked[:count]] = found
         return predictions.view_as(path)
 
     def _record(self, path: Tensor, kept: NDArray[np.int64]) -> None:
@@ -391,13 +503,16 @@ class Run:
         self.stats.rounds += rounds
         self.stats.calls += calls
         self.stats.evaluations += evaluations
-        # One at a time, so that a decoder whose arithmetic depends on the batch gives the same bytes in any company.
-        image = self._target.decode(self._state[lane : lane + 1])[0].cpu().numpy()
         states = dict(zip(self._sampler.record_steps, self._records[lane].clone().unbind(), strict=True))
-        return Sample(image=image, latent=self._state[lane].cpu().clone(), states=states, **made)
+        return Sample(image=None, latent=self._state[lane].cpu().clone(), states=states, **made)
 
     def _upload(self, values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+        host = torch.from_numpy(np.ascontiguousarray(values))
+        return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host
+
+
+def _rows(conditioning: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    return {name: values[rows] for name, values in conditioning.items()}
 
 
 def _total(values: Tensor, kept: int) -> Tensor:
@@ -436,6 +551,8 @@ def check_settings(
         "orthogonal": (orthogonal, ("kept", "fresh")),
         "gain": (gain, ("none", "kalman")),
     }
+    if verification == "auto":
+        raise ValueError("verification 'auto' is settled before a sampler is made: see specdiff.pilot")
     for name, (choice, choices) in known.items():
         if isinstance(choice, str) and choice not in choices:
             raise ValueError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {choice!r}")

@@ -222,23 +222,24 @@ def timesteps(spacing: str, steps: int, train_steps: int, offset: int = 0) -> Te
     return torch.from_numpy(found.astype(np.int64))
 
 
-def clean_prediction(kind: str, output: Tensor, state: Tensor, alpha: Tensor, noise_std: Tensor) -> Tensor:
-    """What a network's output says of the clean image; all tensors broadcast.
+def clean_factors(kind: str, alpha: Tensor, noise_std: Tensor) -> tuple[Tensor, Tensor]:
+    """What a network's output says of the clean image: x̂ = p y + q output, with the state y = α x + s ε.
 
     Args:
         kind: diffusers' prediction_type: ``epsilon``, ``sample`` or ``v_prediction``.
-        output: the network's.
-        state: α x + s ε, which it saw.
         alpha, noise_std: α and s.
+
+    Returns:
+        p and q, like alpha.
 
     Raises:
         ValueError: an unknown kind, or ``epsilon`` where alpha is 0, where the noise says nothing of the image (there
             diffusers divides by zero).
     """
     if kind == "sample":
-        return output
+        return torch.zeros_like(alpha), torch.ones_like(alpha)
     if kind == "v_prediction":
-        return alpha * state - noise_std * output
+        return alpha, -noise_std
     if kind != "epsilon":
         raise ValueError(f"prediction_type must be epsilon, sample or v_prediction, not {kind!r}")
     if not (alpha > 0).all():
@@ -246,7 +247,7 @@ def clean_prediction(kind: str, output: Tensor, state: Tensor, alpha: Tensor, no
             "prediction_type 'epsilon' says nothing of the image at zero signal-to-noise ratio; use a model that "
             "predicts v or the sample, or steps that start below the zero-SNR timestep (spacing 'leading')"
         )
-    return (state - noise_std * output) / alpha
+    return 1 / alpha, -noise_std / alpha
 
 
 def _capped(alpha_bar: Callable[[float], float], train_steps: int) -> Tensor:

@@ -52,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     )
     context = ray.init(
-        address="local",
+        address="local",  # not one that others have started on this machine
         num_cpus=4,
         object_store_memory=100 << 20,
         include_dashboard=False,

@@ -119,6 +119,11 @@ def fault_exit() -> bool:
     os._exit(1)
 
 
+def fault_late_exit() -> bool:
+    time.sleep(3)  # the driver has heard by then of what was finished before
+    os._exit(1)
+
+
 def fault_raise() -> bool:
     raise RuntimeError("device lost")
 
@@ -134,6 +139,7 @@ FAULTS: dict[str, Callable[[], bool]] = {
     "pictures-nan-once": lambda: first_time("nan"),
     "pictures-exit": fault_exit,
     "pictures-exit-once": lambda: first_time("exit") and fault_exit(),
+    "pictures-late-exit-once": lambda: first_time("late") and fault_late_exit(),
     "pictures-hang-once": lambda: first_time("hang") and fault_hang(),
     "pictures-raise-once": lambda: first_time("raise") and fault_raise(),
 }

@@ -17,12 +17,12 @@ from toy import cosine, mixture
 
 from pipeline.cli import main
 from specdiff import Request, Sampler, Transitions
-from specdiff.bench import Clocked, Entry, PeakMemory, entries, measure, spread
+from specdiff.bench import Entry, PeakMemory, entries, measure, spread
 from specdiff.bench_report import draw, table
 from specdiff.claims import Checks, Gain, claims_table
+from specdiff.clock import clocked
 from specdiff.targets import GaussianMixture
 from specdiff.testing import ToyChain, offset
-from specdiff.trace import traced
 
 CPU = torch.device("cpu")
 
@@ -104,33 +104,39 @@ def test_pictures(report: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("drafter", ["free", "frozen"])
 @pytest.mark.parametrize("verification", ["token", "reflection", "block"])
-def test_a_trace_disturbs_nothing_and_adds_up(verification: str, drafter: str) -> None:
+def test_counters_along_the_trajectory_add_up(verification: str, drafter: str) -> None:
     target = load(steps=20)
-    settings: dict[str, Any] = {"verification": verification, "drafter": drafter, "draft_length": 4, "lanes": 3}
-    sampler, trace = traced(target, **settings)
-    found = sampler.sample(requests(10))
-    plain = Sampler(target, **settings).sample(requests(10))
-    for a, b in zip(found.samples, plain.samples, strict=True):
-        assert torch.equal(a.latent, b.latent)  # type: ignore[arg-type]
-    stats = found.stats
-    assert float(trace.drafts.sum()) == sum(stats.drafted_by_position)
-    assert float((trace.advanced - trace.rounds).sum()) == sum(stats.accepted_by_position)
-    assert float(trace.rounds.sum()) == stats.drafted_by_position[0]
-    assert trace.drafts[0] == (10 if drafter == "frozen" else 0)  # a first round has nothing to go by
-    assert (trace.delta[trace.drafts > 0] >= 0).all()
+    sampler = Sampler(target, verification=verification, drafter=drafter, draft_length=4, lanes=3)
+    stats = sampler.sample(requests(10)).stats
+    assert sum(stats.drafts_by_part) == sum(stats.drafted_by_position)
+    assert sum(stats.rounds_by_part) == stats.drafted_by_position[0]
+    undrafted = 0 if drafter == "frozen" else 10  # a first round of an image has nothing to go by
+    assert sum(stats.rounds_by_part) <= stats.rounds - undrafted
+    alone = stats.rounds - sum(stats.rounds_by_part)  # rounds that drafted nothing took a step each
+    assert sum(stats.advanced_by_part) + alone == stats.steps
+    assert stats.drafts_by_part[0] == 10 - undrafted
+    assert all(delta >= 0 for delta in stats.delta_by_part)
 
 
-def test_a_trace_tells_how_far_off_drafts_were() -> None:
-    sampler, trace = traced(ToyChain(12), drafter=offset(0.5), draft_length=3, lanes=4, verification="token")
-    sampler.sample(requests(20))
-    drafted = trace.drafts > 0
-    torch.testing.assert_close(
-        trace.delta[drafted] / trace.drafts[drafted], torch.full((int(drafted.sum()),), 0.5).double()
-    )
-    binned = trace.binned(6)
-    assert binned["delta"][0] == pytest.approx(0.5, rel=1e-6)
-    assert binned["at"] == pytest.approx([1 / 12, 3 / 12, 5 / 12, 7 / 12, 9 / 12, 11 / 12])
-    assert trace.binned(12)["delta"][11] is None  # the last step is deterministic
+def test_counters_along_the_trajectory_tell_how_far_off_drafts_were() -> None:
+    sampler = Sampler(ToyChain(12), drafter=offset(0.5), draft_length=3, lanes=4, verification="token")
+    along = sampler.sample(requests(20)).stats.along()
+    assert along["at"] == pytest.approx([(i + 0.5) / 12 for i in range(12)])
+    assert along["delta"][1:11] == pytest.approx([0.5] * 10, rel=1e-6)
+    assert along["delta"][0] is None, "a first round has nothing to go by"
+    assert along["delta"][11] is None, "the last step is deterministic"
+
+
+def test_a_failed_image_leaves_no_mark_on_the_mean_distance() -> None:
+    class Failing(ToyChain):
+        def denoise(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
+            answer = super().denoise(state, step, conditioning)
+            return torch.where((step == 7)[:, None], torch.nan, answer)
+
+    stats = Sampler(Failing(12), draft_length=3, lanes=4).sample(requests(4)).stats
+    assert stats.failed == 4
+    assert np.isfinite(stats.delta_by_part).all()
+    assert 0 < sum(stats.drafts_by_part) < sum(stats.drafted_by_position)
 
 
 def test_clock_is_the_networks() -> None:
@@ -139,7 +145,7 @@ def test_clock_is_the_networks() -> None:
             time.sleep(0.005)
             return super().denoise(state, step, conditioning)
 
-    target = Clocked(Slow(6))
+    target = clocked(Slow(6))
     assert target.shape == (2,)
     Sampler(target, lanes=2, verification="none").sample(requests(2))
     assert 0.03 <= target.taken() < 0.3

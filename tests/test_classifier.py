@@ -27,7 +27,9 @@ def test_weights_are_small_and_say_how_good_they_are():
 
 def test_reference_was_made_by_the_shipped_weights():
     with np.load(REFERENCE) as reference:
-        assert reference["weights_sha256"] == hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+        said = json.loads(str(reference["said"]))
+        assert said["extractor"] == "fashion-mnist"
+        assert said["weights_sha256"] == hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
         assert reference["count"] == 10_000
         assert reference["mu"].shape == (FEATURES,)
         assert reference["sigma"].shape == (FEATURES, FEATURES)

@@ -136,7 +136,16 @@ def test_a_set_is_whole_and_reported(unbroken: Storage) -> None:
     assert report["metrics"]["fid"]["count"] == ROWS
     assert report["metrics"]["fid"]["extractor"] == "fashion-mnist"
     assert report["throughput"]["images"] == ROWS
-    assert report["throughput"]["images_per_s"] > 0
+    throughput = report["throughput"]
+    assert throughput["images_per_s"] > throughput["images_per_s_with_start"] > 0
+    assert throughput["workers"] == 1
+    assert sum(throughput["shares"].values()) == pytest.approx(1)
+    assert all(share > 0 for share in (throughput["shares"] | throughput["shares_beside"]).values())
+    # The one worker's device was held from its start to its last commit, less what it took to come by it and to upload.
+    assert 0.7 * throughput["seconds"] < throughput["device_seconds"] < throughput["seconds_with_start"]
+    assert throughput["peak_memory_bytes"] > 100 << 20
+    assert throughput["lost_images"] == throughput["attempts_beyond_first"] == 0
+    assert unbroken.exists("report/report.html")
     assert report["sampler"]["samples"] == ROWS
     assert report["sampler"]["calls"] == sum(row["calls"] for row in rows.values())
     assert report["sampler"]["evaluations"] == sum(row["evaluations"] for row in rows.values())
@@ -205,7 +214,7 @@ def test_case_10_a_killed_driver_is_continued(unbroken: Storage, tmp_path: Path)
     result = run(job)
     assert result.exit_code == 0, result.output
     assert hashes(storage) == hashes(unbroken)
-    assert len(storage.list("data/")) == 5, "no debris"
+    assert len(committed(storage)) == 5
 
 
 def test_case_12_a_terminated_driver_is_continued(unbroken: Storage, tmp_path: Path) -> None:
@@ -221,7 +230,7 @@ def test_case_12_a_terminated_driver_is_continued(unbroken: Storage, tmp_path: P
     before = sum(record.written for record in committed(storage))
     result = run(job)
     assert result.exit_code == 0, result.output
-    assert json.loads(storage.read("report/report.json"))["throughput"]["images"] == rows - before
+    assert json.loads(storage.read("report/report.json"))["throughput"]["runs"][1]["images"] == rows - before
     assert hashes(unbroken).items() <= hashes(storage).items()
     assert len(images(storage)) == rows
 
@@ -260,6 +269,10 @@ def test_limit_makes_a_prefix_of_the_same_set(unbroken: Storage, tmp_path: Path)
         "commits/part-00001.json",
         "commits/part-00001.r1.json",
     ]
+    throughput = json.loads(storage.read("report/report.json"))["throughput"]
+    assert throughput["images"] == ROWS, "of both runs"
+    assert [each["images"] for each in throughput["runs"]] == [7, ROWS - 7]
+    assert throughput["seconds"] == sum(each["seconds"] for each in throughput["runs"])
 
 
 def test_case_13_another_setting_is_refused_and_named(unbroken: Storage) -> None:
@@ -277,7 +290,7 @@ def test_other_lanes_go_on_with_the_rows_of_a_call_that_the_set_has(unbroken: St
     assert hashes(storage) == hashes(unbroken)
     result = CliRunner().invoke(main, ["verify", "--deep", storage.uri], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    assert "rows were made again: they are the same" in result.output
+    assert "rows made again: the same as they were" in result.output
     result = run(job, "--set", "sampler.lanes=3", "--set", "sampler.draft_length=3")
     assert result.exit_code == 2
     assert "sampler.draft_length: 7 there, 3 here" in result.output
@@ -312,7 +325,7 @@ def test_evaluate_tells_of_rows_without_an_image(unbroken: Storage, tmp_path: Pa
     for command in ("evaluate", "status"):
         result = CliRunner().invoke(main, [command, str(tmp_path / "job")], catch_exceptions=False)
         assert result.exit_code == 1, result.output
-        assert "1 were skipped as bad" in result.output
+        assert "1 was skipped as bad" in result.output
 
 
 def failures(storage: Storage) -> list[dict[str, Any]]:
@@ -334,6 +347,17 @@ def test_case_9_a_worker_that_dies_once(cluster: str, tmp_path: Path, fault: str
     storage = Storage(str(tmp_path / "set"))
     assert len(images(storage)) == 12
     assert records_by_shard(storage)[1][0].attempt == 2
+
+
+def test_work_that_is_lost_with_a_worker_is_told(cluster: str, tmp_path: Path) -> None:
+    """Row 5 kills the worker when row 4 of the same shard is finished."""
+    job = pictures(tmp_path, "pictures-late-exit-once", workers={"count": 1}, sampler={"lanes": 1})
+    result = run(job)
+    assert result.exit_code == 0, result.output
+    throughput = json.loads(Storage(str(tmp_path / "set")).read("report/report.json"))["throughput"]
+    assert throughput["lost_images"] == 1
+    assert throughput["attempts_beyond_first"] >= 1, "of shard 1, and of others that it held"
+    assert throughput["images"] == 12
 
 
 def test_case_9_a_row_that_always_kills_fails_alone(cluster: str, tmp_path: Path) -> None:
@@ -402,7 +426,7 @@ def test_case_7_nan_is_one_failed_row(cluster: str, tmp_path: Path) -> None:
     assert "NaN" in failure["reason"]
     result = run(job)
     assert result.exit_code == 1, "also when there is nothing to do"
-    assert "1 rows failed" in result.output
+    assert "1 row failed" in result.output
     result = run(job, "--retry-failed")
     assert result.exit_code == 1
     assert len(committed(storage)) == 2, "a row that fails again changes nothing"

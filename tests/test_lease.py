@@ -52,10 +52,17 @@ def test_it_is_held_and_released(storage: Storage) -> None:
     assert holder.released
 
 
-def foreign(storage: Storage, number: int) -> None:
+def foreign(storage: Storage, number: int, **more: object) -> None:
     """A lease of a driver of another machine, from which nothing is heard."""
-    holder = {"number": number, "host": "elsewhere", "pid": 1, "process": "", "since": "then"}
+    holder = {"number": number, "host": "elsewhere", "pid": 1, "process": "", "since": "then", **more}
     storage.create(f"lease/{number:04d}.json", json.dumps(holder).encode())
+
+
+def test_images_that_were_lost_are_told_on_and_on(storage: Storage) -> None:
+    foreign(storage, 1, released=True, progress={"images": 10, "lost_images": 2, "unpublished": 3})
+    for _ in range(2):
+        with Lease(storage, 60) as lease:
+            assert lease.progress == {"lost_images": 5}
 
 
 def test_case_14_a_silent_holder_is_succeeded_after_the_timeout(storage: Storage) -> None:

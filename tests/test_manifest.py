@@ -208,12 +208,38 @@ def test_case_5_skipped(here: Path) -> None:
         ("seed,image", "column `image`: the output has a column of this name; rename yours"),
         ("seed,SHA256", "column `SHA256`: the output has a column of this name; rename yours"),
         ("seed,__error__", "column `__error__`: the output has a column of this name; rename yours"),
-        ("seed,guidance_scale", "column `guidance_scale`: guidance is not built yet; take the column out"),
+        (
+            "seed,guidance_scale",
+            "column `guidance_scale`: plain has no null class to steer away from; take it out, or rename it to carry "
+            "it along",
+        ),
     ],
 )
 def test_case_5_refused_columns(here: Path, header: str, expected: str) -> None:
     (here / "rows.csv").write_text(f"{header}\n" + ",".join("1" for _ in header.split(",")) + "\n")
     assert refusal(PLAIN, path="rows.csv") == [f"rows.csv: {expected}"]
+
+
+def test_guidance_scales(here: Path) -> None:
+    """Numbers from 0 on, or nothing; as text, or as Parquet's own numbers."""
+    guided = replace(CLASSES, takes_guidance=True)
+    good = ["4", "4.0", " 0 ", "1e1", ".5", ""]
+    (here / "rows.csv").write_text("seed,label,guidance_scale\n" + "".join(f"{i},1,{x}\n" for i, x in enumerate(good)))
+    storage = Storage(str(here / "out"))
+    normalise(job(path="rows.csv"), guided, storage)
+    found = [request.guidance_scale for _, request in to_requests(read_rows(storage, 0, len(good)))]
+    assert found == [4.0, 4.0, 0.0, 10.0, 0.5, None]
+    table = pa.table({"seed": [1, 2], "label": [1, 2], "guidance_scale": pa.array([2.5, None], pa.float32())})
+    pq.write_table(table, here / "rows.parquet")
+    assert normalise(job(path="rows.parquet"), guided).bad == 0
+    for bad in ("-1", "abc", "nan", "inf", "1,5"):
+        (here / "bad.csv").write_text(f'seed,label,guidance_scale\n1,1,"{bad}"\n')
+        (_, problem) = refusal(guided, path="bad.csv")
+        assert problem == f"bad.csv:2: guidance_scale: {bad!r} is not a number of 0 or more"
+    spec = {"count": 2, "labels": "cycle", "guidance_scale": 3.5}
+    storage = Storage(str(here / "range"))
+    normalise(job(range=spec), guided, storage)
+    assert [request.guidance_scale for _, request in to_requests(read_rows(storage, 0, 2))] == [3.5, 3.5]
 
 
 @pytest.mark.parametrize("column", ["image", "width", "height", "rounds", "calls", "evaluations", "sha256"])

@@ -16,7 +16,7 @@ import pytest
 import pipeline.publish
 from pipeline.commits import CommitRecord, FailedRow, committed
 from pipeline.errors import PipelineError
-from pipeline.publish import STEPS, Publication, Taken, publish
+from pipeline.publish import STEPS, Publication, Taken, create_record, publish
 from pipeline.shard import StoredImage
 from pipeline.storage import Storage
 
@@ -125,11 +125,12 @@ def test_debris_of_other_bytes_is_never_overwritten_and_then_removed(storage: St
 def test_a_zombie_overwrites_nothing(storage: Storage, tmp_path: Path) -> None:
     """It has uploaded and read back when another driver commits the shard with other bytes; then it wakes up."""
     zombie = publication(storage, tmp_path, b"zombie")
-    for step in STEPS[:3]:
+    before = STEPS.index(create_record)
+    for step in STEPS[:before]:
         step(zombie)
     publish(publication(storage, tmp_path, b"driver"))
     with pytest.raises(Taken):
-        STEPS[3](zombie)
+        create_record(zombie)
     with pytest.raises(Taken):
         publish(publication(storage, tmp_path, b"zombie"))
     check_whole(storage, b"driver")

@@ -14,9 +14,10 @@ from committed_set import job, write_set
 from PIL import Image
 
 from pipeline.commits import committed
-from pipeline.contact_sheet import COLUMNS, MAX_FILES, MAX_LINES, contact_sheet, sized, spread
+from pipeline.contact_sheet import COLUMNS, contact_sheet, sized
 from pipeline.errors import PipelineError
 from pipeline.report import finite, write_report
+from pipeline.shown import MAX_CLASSES, MAX_FILES, choose, spread
 from pipeline.storage import Storage
 from specdiff.stats import Stats
 
@@ -57,7 +58,7 @@ def cells(sheet: bytes | None, columns: int, lines: int) -> np.ndarray:
 
 
 def sheet_of(storage: Storage, names: dict[int, str]) -> bytes | None:
-    return contact_sheet(storage, committed(storage), "title", "", names)
+    return contact_sheet(choose(storage, committed(storage), names), "title", "", names)
 
 
 def test_report_says_what_came_of_the_job(tmp_path):
@@ -162,8 +163,8 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path):
 
 
 def test_many_classes_are_cut_short(tmp_path):
-    sheet = cells(sheet_of(write_set(tmp_path, shades(60), list(range(30)) * 2), {}), columns=2, lines=MAX_LINES)
-    assert sheet.tolist() == [[i, i + 30] for i in range(MAX_LINES)]
+    sheet = cells(sheet_of(write_set(tmp_path, shades(60), list(range(30)) * 2), {}), columns=2, lines=MAX_CLASSES)
+    assert sheet.tolist() == [[i, i + 30] for i in range(MAX_CLASSES)]
 
 
 @pytest.mark.parametrize(("size", "shown"), [((28, 28), (84, 84)), ((32, 16), (64, 32)), ((512, 256), (160, 80))])

@@ -170,7 +170,8 @@ def test_predictions_of_every_kind(kind: str, clip: bool) -> None:
         theirs.set_timesteps(20)
         table = found.transitions
         for n, t in enumerate(theirs.timesteps):
-            clean = schedules.clean_prediction(kind, output, y, table.alpha[n], table.noise_std[n])
+            of_state, of_output = schedules.clean_factors(kind, table.alpha[n], table.noise_std[n])
+            clean = of_state * y + of_output * output
             clean = clean.clamp(-1, 1) if clip else clean
             mean = table.a[n] * y + table.b[n] * clean
             expected = mean_of(theirs, output, t, y, options)
@@ -297,8 +298,8 @@ def test_velocity(process: str) -> None:
         (lambda table: schedules.ddpm(alpha_bar(BETAS[0], True), 9, spacing="karras"), "zero terminal SNR"),
         (lambda table: schedules.edm(1, 0.5), "at least 2"),
         (lambda table: schedules.edm(18, 0.5, sigma_min=90), "larger to a smaller"),
-        (lambda table: schedules.clean_prediction("flow", table, table, table, table), "'flow'"),
-        (lambda table: schedules.clean_prediction("epsilon", table, table, table * 0, table), "signal-to-noise"),
+        (lambda table: schedules.clean_factors("flow", table, table), "'flow'"),
+        (lambda table: schedules.clean_factors("epsilon", table * 0, table), "signal-to-noise"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(make: Any, reason: str) -> None:

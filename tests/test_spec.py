@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import UsageError
 from pipeline.run import checked
-from pipeline.spec import BUILT, Job, differences, identity, load_job
+from pipeline.spec import Job, differences, identity, load_job
 from specdiff import inspect_target
 from specdiff.targets.base import TargetInfo
 
@@ -71,7 +71,7 @@ def test_values_and_defaults(job_file: Path) -> None:
     assert Job.model_validate(json.loads(job.model_dump_json())) == job
 
 
-@pytest.mark.parametrize("name", ["fashion", "fashion-50k"])
+@pytest.mark.parametrize("name", ["fashion", "fashion-50k", "nightly"])
 def test_job_files_of_the_repository(name: str) -> None:
     assert load_job(str(JOBS / f"{name}.yaml")).name == name
 
@@ -106,6 +106,8 @@ def test_overrides_are_read_as_yaml(job_file: Path) -> None:
         ("name: test", "name: {a: 1}", "name.a: unknown key; `name` holds no keys of its own"),
         ("  lanes: 8", "  lanes: 8\n  lanes: 9", ":6: `lanes` is there twice, first in line 5"),
         ("output: {", "output: {{", "begun in line 8"),
+        ("uri: out/test", "uri: out/{date}", ":8: not valid YAML"),
+        ("uri: out/test", "uri: out/{date}", "text that holds braces needs quotes here"),
         ("name: test", "name: [test", "not valid YAML"),
         ("name: test", "name: &a [*a]", "not valid YAML"),
         ("name: test\n", "", "name: is required"),
@@ -195,38 +197,6 @@ def test_secrets_in_overrides_are_refused(job_file: Path) -> None:
 
 def test_an_at_sign_in_a_path_is_no_secret(job_file: Path) -> None:
     assert load_job(str(job_file), ["output.uri=s3://bucket/sets@home"]).output.uri == "s3://bucket/sets@home"
-
-
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("target.dtype=bfloat16", "target.dtype: 'bfloat16' is not built yet"),
-        ("target.compile=true", "target.compile: True is not built yet"),
-        ("target.churn=0.5", "target.churn: not built yet; leave it out"),
-        ("target.name=google/ddpm-cifar10-32", "target.name: model folders and hub ids are not built yet"),
-        ("evaluate.metrics=[fid, kid]", "evaluate.metrics: 'kid' is not built yet; what is: 'fid'"),
-        ('schedule={cron: "0 3 * * *"}', "schedule: not built yet; leave it out"),
-    ],
-)
-def test_what_is_not_built_is_refused_by_name(job_file: Path, override: str, expected: str) -> None:
-    assert expected in refusal(job_file, override)
-
-
-def test_the_table_of_what_is_built_names_real_settings_and_allows_the_defaults() -> None:
-    job = Job.model_validate(
-        {
-            "name": "n",
-            "target": {"name": "t"},
-            "manifest": {"path": "m"},
-            "output": {"uri": "o"},
-            "evaluate": {"reference": "r"},
-        }
-    )
-    for setting, built in BUILT.items():
-        value = job
-        for key in setting.split("."):
-            value = getattr(value, key)
-        assert (value == list(built)) if isinstance(value, list) else (value in built), setting
 
 
 def test_every_field_of_the_schema_is_described() -> None:

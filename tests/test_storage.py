@@ -174,3 +174,29 @@ def test_a_creation_whose_answer_was_lost_is_no_collision(environment: pytest.Mo
     assert lost
     with pytest.raises(FileExistsError):
         storage.create("a", b"ours")
+
+
+def test_folders_and_files_that_may_be_there(storage: Storage) -> None:
+    assert storage.folders() == storage.folders("none/") == []
+    assert storage.read_present([]) == {}
+    for path in ("b/1/x", "b/2/x", "a/x", "x"):
+        storage.create(path, path.encode())
+    assert storage.folders() == ["a", "b"]
+    assert storage.folders("b/") == ["1", "2"]
+    assert storage.folders("a/") == []
+    assert storage.read_present(["a/x", "a/y", "b/1/x", "c/d"]) == {"a/x": b"a/x", "b/1/x": b"b/1/x"}
+    assert storage.read_present(["a/y"]) == {}
+    assert storage.read_present(["x"]) == {"x": b"x"}
+
+
+def test_only_empty_folders_are_removed(storage: Storage) -> None:
+    for path in ("a/b/x", "a/c/y"):
+        storage.create(path, b"")
+    storage.remove("a/b/x")
+    storage.remove_empty_folders()
+    assert storage.list() == ["a/c/y"]
+    if not storage.uri.startswith("s3://"):
+        assert storage.folders("a/") == ["c"]
+        storage.remove("a/c/y")
+        storage.remove_empty_folders()
+        assert not os.path.exists(storage.uri)

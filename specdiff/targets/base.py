@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -15,8 +15,10 @@ from specdiff.transitions import Transitions
 class Target(Protocol):
     """A denoiser with its transitions; a user's own model is a class with these five.
 
-    A target may also have ``device``, the torch device on which states are kept (the CPU without it), and ``gain``, its
-    Kalman gain (``gain="kalman"`` calibrates one without it).
+    A target may also have ``device``, the torch device on which states are kept (the CPU without it); ``compile``,
+    whether the sampler compiles its own part of a round too (not without it); ``gain``, its Kalman gain
+    (``gain="kalman"`` calibrates one without it); ``decode_rows``, the number of rows with which ``decode`` is always
+    called (1 without it), for decoders that are quicker in batches; and what :class:`Guided` adds.
     """
 
     @property
@@ -49,7 +51,43 @@ class Target(Protocol):
         ...
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Final states, float32 [rows, *shape], to pixels, uint8 [rows, height, width, channels]."""
+        """Final states, float32 [rows, *shape], to pixels, uint8 [rows, height, width, channels].
+
+        May be called from another thread than the rest.
+
+        Raises:
+            ValueError: a row that cannot be decoded; the others are then decoded without it.
+        """
+        ...
+
+
+@runtime_checkable
+class Guided(Target, Protocol):
+    """A target with classifier-free guidance, which takes a second row of the network for an image that asks for it.
+
+    ``denoise`` does all of it by itself. The sampler calls its parts instead, so that only the states of guided images
+    are doubled, and before calls of ``batch_rows`` rows are cut: with first = ``output(state, step, conditioning)``
+    and second = ``output(state, step, unguided(conditioning))``, the prediction is ``conclude(first, second, state,
+    step, conditioning)``. For an image that is not guided second is first, and the prediction must be the same as if
+    it had never been heard of guidance.
+    """
+
+    def guided(self, requests: Sequence[Request]) -> list[bool]:
+        """Whether each request needs a second row."""
+        ...
+
+    def output(self, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]) -> Tensor:
+        """The network's own output, float32 [rows, *shape]; arguments as for ``denoise``."""
+        ...
+
+    def unguided(self, conditioning: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The conditioning of the second rows, with the same names and shapes."""
+        ...
+
+    def conclude(
+        self, first: Tensor, second: Tensor, state: Tensor, step: Tensor, conditioning: dict[str, Tensor]
+    ) -> Tensor:
+        """The prediction, float32 [rows, *shape]; row by row, so that it does not depend on how many there are."""
         ...
 
 
@@ -69,6 +107,9 @@ class TargetInfo:
         weights_sha256: None where there are no weights.
         gain_sha256: of the stored Kalman gain; None where there is none.
         class_names: one a class, or empty.
+        takes_guidance: whether a request may have a guidance scale.
+        config_sha256: of configurations that decide, beside the settings, what is sampled; None where there are none.
+        revision: commit of a model from the hub.
     """
 
     name: str
@@ -82,3 +123,6 @@ class TargetInfo:
     weights_sha256: str | None
     gain_sha256: str | None = None
     class_names: tuple[str, ...] = ()
+    takes_guidance: bool = False
+    config_sha256: str | None = None
+    revision: str | None = None

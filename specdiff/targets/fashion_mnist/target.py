@@ -16,6 +16,8 @@ from specdiff.requests import Request
 from specdiff.targets.base import TargetInfo
 from specdiff.targets.fashion_mnist.classifier import CLASS_NAMES
 from specdiff.targets.fashion_mnist.unet import NULL_CLASS, UNet
+from specdiff.targets.network import dtype_of, prepare
+from specdiff.targets.pixels import pixels
 from specdiff.transitions import Transitions
 
 WEIGHTS = Path(__file__).with_name("unet.safetensors")
@@ -27,30 +29,42 @@ class FashionMNIST:
 
     shape = (1, 28, 28)
 
-    def __init__(self, *, device: str = "cpu", steps: int = 250, eta: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        device: str = "cpu",
+        steps: int = 250,
+        eta: float = 1.0,
+        dtype: str = "float32",
+        compile: bool = False,
+    ) -> None:
         """Load the weights.
 
         Args:
             device: torch device.
             steps: N, at least 2.
             eta: share of ancestral noise, 0 … 1.
+            dtype: arithmetic of the network; states are float32 always.
+            compile: whether the network is compiled.
 
         Raises:
-            ValueError: steps or eta is out of range.
+            ValueError: steps or eta is out of range, or dtype is unknown.
         """
         self.device = device
         self.transitions = _transitions(steps, eta)
-        self._network = UNet()
-        self._network.load_state_dict(load_file(WEIGHTS))
-        self._network.eval().requires_grad_(False).to(device).to(memory_format=torch.channels_last)
+        network = UNet()
+        network.load_state_dict(load_file(WEIGHTS))
+        self._network = prepare(network, device=device, dtype=dtype, compiled=compile)
+        self.compile = compile
         self.gain = Gain.load(GAIN)
         self._alpha = self.transitions.alpha.float().to(device)
         self._noise_std = self.transitions.noise_std.float().to(device)
 
     @staticmethod
-    def info(*, steps: int = 250, eta: float = 1.0) -> TargetInfo:
+    def info(*, steps: int = 250, eta: float = 1.0, dtype: str = "float32", compile: bool = False) -> TargetInfo:
         """What can be told without building the network."""
         _transitions(steps, eta)
+        dtype_of(dtype)
         return TargetInfo(
             name="fashion-mnist",
             description="28×28 grey pictures of clothes, by class",
@@ -81,7 +95,7 @@ class FashionMNIST:
 
     def decode(self, latents: Tensor) -> Tensor:
         """Grey levels, uint8 [rows, 28, 28, 1]."""
-        return ((latents + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+        return pixels(latents)
 
 
 def _transitions(steps: int, eta: float) -> Transitions:

@@ -83,7 +83,7 @@ class UNet(nn.Module):
             label: int64 [rows], 0 … 9, or 10 for no class.
 
         Returns:
-            float32 [rows, 1, 28, 28], not clipped.
+            float32 [rows, 1, 28, 28], not clipped, whatever the type of the weights.
         """
         total = torch.sqrt((alpha * self.data_std) ** 2 + noise_std**2)
         skip, scale = alpha * self.data_std**2 / total**2, noise_std * self.data_std / total
@@ -92,11 +92,12 @@ class UNet(nn.Module):
         return skip[:, None, None, None] * state + scale[:, None, None, None] * prediction
 
     def features(self, x: Tensor, angle: Tensor, label: Tensor) -> Tensor:
+        dtype = self.inlet.weight.dtype
         phase = angle[:, None] * self.frequencies  # [rows, 16]
-        time = self.time(torch.cat([phase.cos(), phase.sin()], dim=1))
+        time = self.time(torch.cat([phase.cos(), phase.sin()], dim=1).to(dtype))
         conditioning = functional.silu(self.mix(functional.silu(time + self.label(label))))
 
-        h = self.inlet(functional.pixel_unshuffle(x, PATCH))
+        h = self.inlet(functional.pixel_unshuffle(x.to(dtype), PATCH))
         skips = []
         for block in self.down:
             h = block(h, conditioning)
@@ -108,4 +109,4 @@ class UNet(nn.Module):
         for block in self.up:
             h = block(torch.cat([h, skips.pop()], dim=1), conditioning)
         h = self.outlet(functional.silu(self.norm(h)))
-        return functional.pixel_shuffle(h, PATCH)
+        return functional.pixel_shuffle(h, PATCH).float()

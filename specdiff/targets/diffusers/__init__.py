@@ -1,0 +1,1 @@
+"""Checkpoints of the diffusers library, from a folder or from the hub."""
