@@ -3,9 +3,9 @@
 ci:
 	.ci/run
 test:
-	.venv/bin/pytest
+	.venv/bin/pytest -n 2
 slow:
-	.venv/bin/pytest -m "slow and not soak"
+	.venv/bin/pytest -n 2 -m "slow and not soak"
 soak:
 	.venv/bin/pytest -m soak
 lint:
