@@ -1,13 +1,11 @@
 # CI's own steps, one by one; `.ci/run` does them all in a new environment.
-.PHONY: ci test slow soak lint format types
+.PHONY: ci test slow lint format types
 ci:
 	.ci/run
 test:
 	.venv/bin/pytest -n 2
 slow:
-	.venv/bin/pytest -n 2 -m "slow and not soak"
-soak:
-	.venv/bin/pytest -m soak
+	.venv/bin/pytest -n 2 -m slow
 lint:
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .

@@ -27,7 +27,7 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
             "what is done and what is not",
             "commits inventory failures output lease damage work throughput software",
         ),
-        "storage": ("bytes in one folder", "storage s3"),
+        "storage": ("bytes in one folder", "storage s3 scratch"),
         "audit": ("looks at a set, without making anything", "verify status clean"),
         "features": (
             "what a network sees in images",

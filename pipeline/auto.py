@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pipeline.errors import Unavailable
 from pipeline.manifest import normalise, read_rows, to_requests
 from pipeline.output import stored_verification
+from pipeline.scratch import scratch_folder
 from pipeline.signals import Signals
 from pipeline.spec import Job
 from pipeline.storage import Storage
@@ -44,7 +44,7 @@ def decided(job: Job, info: TargetInfo, storage: Storage, signals: Signals, say:
 
 def first_requests(job: Job, info: TargetInfo, count: int) -> list[Request]:
     """Up to `count` of the first good rows of the job's manifest. Raises UsageError where that is wrong."""
-    with tempfile.TemporaryDirectory(prefix="specdiff-rows-") as folder:
+    with scratch_folder() as folder:
         storage = Storage(folder)
         rows = normalise(job, info, storage).rows
         return [request for _, request in to_requests(read_rows(storage, 0, rows))][:count]

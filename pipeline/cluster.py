@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from textwrap import shorten
 from typing import Any
@@ -16,6 +16,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
+from ray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
 
 from pipeline.errors import Unavailable, UsageError
 
@@ -59,6 +60,15 @@ def _connect() -> bool:
     except (OSError, RuntimeError, ValueError) as error:
         raise Unavailable(f"RAY_ADDRESS={address}: no Ray cluster can be reached there: {one_line(error)}") from error
     return False
+
+
+def elsewhere(nodes: Sequence[str]) -> Any:
+    """Ray's scheduling strategy that spreads workers, or one that takes other nodes than these where there is room."""
+    # Ray labels every node with its own name, under a key that has been spelt in several ways.
+    keys = {key for node in ray.nodes() for key, value in node["Labels"].items() if value == node["NodeID"]}
+    if not nodes or not keys:
+        return "SPREAD"
+    return NodeLabelSchedulingStrategy(hard={}, soft={key: NotIn(*nodes) for key in keys})
 
 
 def gpus_per_worker(asked: float | None) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from pipeline.cluster import check_machine, connected, death, gpus_per_worker
+from pipeline.cluster import check_machine, connected, death, elsewhere, gpus_per_worker
 from pipeline.commits import CommitRecord, read_record
 from pipeline.errors import Unavailable
 from pipeline.inventory import Inventory
@@ -25,6 +25,7 @@ from pipeline.scheduler import (
     Assign,
     Event,
     GiveUp,
+    LeaveAlone,
     Piece,
     PieceDone,
     PieceFailed,
@@ -33,14 +34,16 @@ from pipeline.scheduler import (
     StartWorker,
     Stop,
     StopWorker,
+    TimePassed,
     WorkerDied,
     WorkerLate,
+    WorkerPlaced,
     WorkerReady,
 )
 from pipeline.signals import Signals
 from pipeline.spec import Job
 from pipeline.words import counted
-from pipeline.worker import Outcome, Report, Worker
+from pipeline.worker import Outcome, Place, Worker
 
 POLL_S = 1.0  # a worker answers at once when a piece has ended, and after this time in any case
 LATE_S = 20.0  # after which work no longer waits for a worker that is not ready
@@ -146,15 +149,15 @@ class Driver:
             # Two pieces ahead, and enough of them to fill the lanes where pieces are small.
             ahead=2 + job.sampler.lanes // job.output.shard_size,
         )
-        self._actor = ray.remote(Worker).options(
-            num_cpus=job.workers.threads, num_gpus=gpus, max_concurrency=4, scheduling_strategy="SPREAD"
-        )
+        self._actor: Any = ray.remote(Worker)
+        self._needs = {"num_cpus": job.workers.threads, "num_gpus": gpus, "max_concurrency": 4}
         self._lease = storage.lease()
         self._arguments = (job, storage.uri, self._lease.number, batch_rows, "cuda:0" if gpus else "cpu", set_out)
         self._meters = Meters(job.name)
         self._steps = self._calls = 0.0  # of this run's images
         self._members: dict[int, _Member] = {}
         self._pending: dict[Any, int] = {}  # answers that are awaited → worker
+        self._hosts: dict[str, str] = {}  # of the nodes that workers were on
         self._began: float | None = None
         self._last_ready = self._looked = time.monotonic()
         hours = job.workers.max_hours
@@ -170,10 +173,11 @@ class Driver:
         scheduler = self._scheduler
         deadline: float | None = None
         try:
-            self._perform(scheduler.start())
+            self._perform(scheduler.start(time.monotonic()))
             while not scheduler.finished and (deadline is None or time.monotonic() < deadline):
                 self._storage.lease().progress = self._result.progress(self._unpublished)
-                for event in chain(self._answers(), self._late(), self._stalled()):
+                now = TimePassed(time.monotonic())
+                for event in chain([now], self._answers(), self._late(), self._stalled()):
                     self._perform(scheduler.handle(event))
                 if signals.received is not None and deadline is None:
                     deadline = time.monotonic() + GRACE_S
@@ -192,7 +196,7 @@ class Driver:
             self._lease.progress = self._result.progress(0)
             self._meters.show(workers_running=0, workers_pending=0)
         if scheduler.abandoned is not None:
-            raise Unavailable(f"no worker can be started: {scheduler.abandoned}")
+            raise Unavailable(scheduler.abandoned)
         return self._result
 
     @property
@@ -209,10 +213,11 @@ class Driver:
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case StartWorker(worker=number):
-                    member = _Member(self._actor.remote(*self._arguments, time.time()), time.monotonic())
-                    self._members[number] = member
-                    self._pending[member.actor.describe.remote()] = number
+                case StartWorker(worker=number, avoid=nodes):
+                    options = {**self._needs, "scheduling_strategy": elsewhere(nodes)}
+                    actor = self._actor.options(**options).remote(*self._arguments, time.time())
+                    self._members[number] = _Member(actor, time.monotonic())
+                    self._pending[actor.place.remote()] = number
                 case StopWorker(worker=number):
                     self._remove(number)
                 case Assign(worker=number, piece=piece, attempt=attempt):
@@ -222,6 +227,9 @@ class Driver:
                     self._result.given_up.append((piece, reason))
                     tried = counted(attempts, "attempt")
                     self._progress.say(f"shard {piece.shard} failed for good after {tried}: {reason}")
+                case LeaveAlone(node=node, seconds=seconds):
+                    host = self._hosts.get(node, node)
+                    self._progress.say(f"{host} keeps failing and gets no work for {seconds:.0f} s")
 
     def _answers(self) -> Iterator[Event]:
         """Events from an answer that has come; waits for one, but not for long.
@@ -230,14 +238,21 @@ class Driver:
         """
         arrived, _ = ray.wait(list(self._pending), timeout=POLL_S)
         for answer in arrived:
-            number = self._pending.pop(answer)
+            number = self._pending.pop(answer, None)
+            if number is None:  # an event before this one had the worker removed
+                continue
             member = self._members[number]
             try:
                 report = ray.get(answer)
             except RayError as error:
                 yield self._died(number, death(error))
                 continue
-            if not isinstance(report, Report):
+            if isinstance(report, Place):
+                self._hosts[report.node] = report.host
+                self._pending[member.actor.prepare.remote()] = number
+                yield WorkerPlaced(number, report.node)
+                continue
+            if report is None:
                 member.ready = True
                 yield WorkerReady(number)
             else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from pipeline.manifest_store import (
 from pipeline.range_rows import RangeRows
 from pipeline.raw_rows import INPUT_COLUMNS, Source
 from pipeline.rowchecks import ERROR
+from pipeline.scratch import scratch_folder
 from pipeline.sources import open_sources
 from pipeline.spec import Job, ManifestSpec
 from pipeline.storage import Storage, file_sha256
@@ -73,7 +73,7 @@ def normalise(job: Job, info: TargetInfo, destination: Storage | None = None) ->
         Unavailable: files or output are out of reach.
     """
     spec = job.manifest
-    with tempfile.TemporaryDirectory(prefix="specdiff-manifest-") as folder:
+    with scratch_folder() as folder:
         sources = _sources(spec, info, folder)
         source = _fingerprint(spec, sources, info)
         index = None if destination is None else _usable_index(destination)

@@ -33,7 +33,7 @@ class Publication:
         record: what is to be recorded; `file`, `file_sha256` and `bytes` are filled in on the way.
         rows: the manifest's rows that have an image, in manifest order.
         images: their images.
-        local_path: where the file may be written first.
+        local_path: of a file that the caller removes, in which the data file is prepared.
         work: what the images cost so far; `ended` and this upload are added on the way.
         began: when this began, by `time.perf_counter`.
     """
@@ -58,12 +58,8 @@ def publish(publication: Publication) -> CommitRecord:
         Taken: there is a record already; nothing was changed.
         PipelineError: the file did not come back as it was written, or the storage failed; trying again is safe.
     """
-    try:
-        for step in STEPS:
-            step(publication)
-    finally:
-        if os.path.exists(publication.local_path):
-            os.remove(publication.local_path)
+    for step in STEPS:
+        step(publication)
     return publication.record
 
 

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import errno
+import io
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import aiohttp
 import s3fs
-from botocore.exceptions import HTTPClientError, NoCredentialsError  # type: ignore[import-untyped]
+from botocore.exceptions import ConnectionError as NoConnectionError  # type: ignore[import-untyped]
+from botocore.exceptions import HTTPClientError, NoCredentialsError
 
 from pipeline.errors import Unavailable
 from pipeline.storage import BLOCK_BYTES, digest_of, file_sha256
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 T = TypeVar("T")
 
 # Seconds between tries of a call that may succeed later: a server that restarts or throttles has half a minute.
 BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+PATIENCE_S = 180.0  # after which a call that keeps failing is not tried again: one that stalls takes long to fail
+CONNECT_S, ANSWER_S = 10, 60  # that a server has to accept a connection, and to begin its answer
+READ_BYTES = 8 * BLOCK_BYTES  # read ahead of a file that is read bit by bit
 
 
 class S3:
@@ -87,14 +95,18 @@ class S3:
             return []
 
     def sha256(self, path: str) -> str:
-        def digest() -> str:
-            with self._readers.open(self._full(path), "rb", cache_type="readahead", block_size=8 * BLOCK_BYTES) as file:
-                return digest_of(file)
-
-        return self._retried(digest)
+        with self.open(path) as file:
+            return digest_of(file)
 
     def open(self, path: str) -> BinaryIO:
-        return self._retried(lambda: cast(BinaryIO, self._readers.open(self._full(path), "rb")))
+        size = self.size(path)
+        if size is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", f"{self._uri}/{path}")
+
+        def read(start: int, stop: int) -> bytes:
+            return self._retried(lambda: cast(bytes, self._readers.cat_file(self._full(path), start=start, end=stop)))
+
+        return io.BufferedReader(_Reader(size, read), READ_BYTES)
 
     def create(self, path: str, data: bytes) -> None:
         def put() -> None:
@@ -167,6 +179,7 @@ class S3:
         self._retried(attempt)
 
     def _retried(self, call: Callable[[], T]) -> T:
+        began = time.monotonic()
         for delay in (*BACKOFF, None):
             try:
                 return call()
@@ -175,10 +188,43 @@ class S3:
                     raise
                 if _is_absent(error):
                     raise
-                if delay is None or not _may_pass(error):
+                if delay is None or not _may_pass(error) or time.monotonic() - began > PATIENCE_S:
                     raise Unavailable(f"{self._uri}: {_reason(error)}") from error
                 time.sleep(delay)
         raise AssertionError("unreachable")
+
+
+class _Reader(io.RawIOBase):
+    """A file that is read in ranges, each tried again by itself."""
+
+    def __init__(self, size: int, read: Callable[[int, int], bytes]) -> None:
+        """`read(start, stop)` returns bytes of a file of `size` bytes."""
+        self._size, self._read_range, self._at = size, read, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence], 0)
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer)
+        data = self._take(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return self._take(self._size)  # where the base class would ask for 8 KiB at a time
+
+    def _take(self, count: int) -> bytes:
+        stop = min(self._at + count, self._size)
+        data = self._read_range(self._at, stop) if self._at < stop else b""
+        self._at += len(data)
+        return data
 
 
 def _file_system(tries: int) -> Any:
@@ -186,7 +232,11 @@ def _file_system(tries: int) -> Any:
     file_system = s3fs.S3FileSystem(
         skip_instance_cache=True,
         use_listings_cache=False,
-        config_kwargs={"connect_timeout": 10, "read_timeout": 60, "retries": {"total_max_attempts": 1}},
+        config_kwargs={
+            "connect_timeout": CONNECT_S,
+            "read_timeout": ANSWER_S,
+            "retries": {"total_max_attempts": 1},
+        },
     )
     file_system.retries = tries
     return file_system
@@ -219,7 +269,7 @@ def _is_collision(error: OSError) -> bool:
 
 def _may_pass(error: Exception) -> bool:
     """Whether the same call may succeed later: throttling, server errors, time-outs, connections that broke."""
-    if isinstance(error, (TimeoutError, ConnectionError, HTTPClientError, aiohttp.ClientError)):
+    if isinstance(error, (TimeoutError, ConnectionError, NoConnectionError, HTTPClientError, aiohttp.ClientError)):
         return True
     return isinstance(error, OSError) and error.errno in (errno.EBUSY, errno.EREMOTEIO, errno.EIO)
 

@@ -8,9 +8,7 @@ the pieces submitted.
 
 from __future__ import annotations
 
-import os
 import platform
-import tempfile
 import threading
 import time
 import uuid
@@ -23,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import ray
 import torch
 from numpy.typing import NDArray
 
@@ -35,6 +34,7 @@ from pipeline.manifest import read_rows, to_requests
 from pipeline.publish import Publication, Taken, publish
 from pipeline.rowchecks import ERROR
 from pipeline.scheduler import Piece
+from pipeline.scratch import scratch_file
 from pipeline.shard import StoredImage
 from pipeline.software import software
 from pipeline.spec import Job
@@ -48,6 +48,14 @@ SAMPLING = ("network", "coupling", "idle")  # seconds of the sampling thread, by
 BESIDE = ("decoding", "encoding", "upload")  # and of the background thread
 SECONDS = (*SAMPLING, *BESIDE, "start")
 _LISTS = tuple(f.name for f in fields(Stats) if f.name.endswith(("_by_position", "_by_part")))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node of the cluster, by Ray's name for it, and its host."""
+
+    node: str
+    host: str
 
 
 @dataclass(frozen=True)
@@ -119,26 +127,19 @@ class Worker:
     """Samples, encodes and commits the pieces it is given. Its methods may be called from several threads."""
 
     def __init__(self, job: Job, uri: str, lease: int, batch_rows: int, device: str, run: float, asked: float) -> None:
-        """Builds target and sampler on the device. Nothing is written once there is a lease beyond number `lease`.
+        """Uses no device yet. Nothing is ever written once there is a lease beyond number `lease`.
 
         Args:
             run, asked: when the run began, and when it asked for this worker, in seconds of UNIX time.
-
-        Raises:
-            ValueError: the sampler refuses the job's settings.
         """
         self._job = job
         self._storage = Storage(uri)
         self._lease = lease
-        self._sampler = sampler_of(job, batch_rows, device)
-        self._clocked = clocked(self._sampler.target)
-        self._sampler.target = self._clocked
-        self._device, self._kind = device, device_kind(device)
-        self._software = software()
+        self._batch_rows = batch_rows
+        self._device = device
+        self._asked = asked
         self._name = uuid.uuid4().hex
         self._run_began = run
-        # A worker may have waited long for a device, and its process for a worker.
-        self._start_s = max(0.0, min(time.time() - asked, process_age()))
         self._recorded = dict.fromkeys(SECONDS, 0.0)  # seconds that commit records tell of; of the background thread
 
         self._changed = threading.Condition()  # guards all that follows
@@ -156,11 +157,25 @@ class Worker:
         self._background = ThreadPoolExecutor(
             1, "publish", initializer=torch.set_num_threads, initargs=(job.workers.threads,)
         )
-        threading.Thread(target=self._run, name="sample", daemon=True).start()
 
-    def describe(self) -> dict[str, Any]:
-        """Process and kind of device; the answer says that the worker is ready."""
-        return {"pid": os.getpid(), "node": platform.node(), "device": self._kind}
+    def place(self) -> Place:
+        """Where the worker is."""
+        return Place(ray.get_runtime_context().get_node_id(), platform.node())
+
+    def prepare(self) -> None:
+        """Builds target and sampler on the device, and begins to wait for pieces.
+
+        Raises:
+            ValueError: the sampler refuses the job's settings.
+        """
+        self._sampler = sampler_of(self._job, self._batch_rows, self._device)
+        self._clocked = clocked(self._sampler.target)
+        self._sampler.target = self._clocked
+        self._kind = device_kind(self._device)
+        self._software = software()
+        # A worker may have waited long for a device, and its process for a worker.
+        self._start_s = max(0.0, min(time.time() - self._asked, process_age()))
+        threading.Thread(target=self._run, name="sample", daemon=True).start()
 
     def submit(self, piece: Piece, attempt: int) -> None:
         """Adds a piece to the queue. Whatever goes wrong becomes the piece's outcome."""
@@ -359,13 +374,12 @@ class Worker:
             counters=(opened.stats + self._counters(list(images.values()), len(failed))).to_dict(),
         )
         rows = opened.rows.drop_columns([ERROR]).take(pa.array(list(images), pa.int64()))
-        descriptor, local_path = tempfile.mkstemp(prefix="specdiff-", suffix=".parquet")
-        os.close(descriptor)
         began = time.perf_counter()
         try:
             check_not_superseded(self._storage, self._lease)
             work = self._work(opened)
-            record = publish(Publication(self._storage, record, rows, list(images.values()), local_path, work, began))
+            with scratch_file() as path:
+                record = publish(Publication(self._storage, record, rows, list(images.values()), path, work, began))
             for name in SECONDS:
                 self._recorded[name] += record.counters["work"][name]
             self._add("uploaded_bytes", record.bytes)

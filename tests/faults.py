@@ -86,6 +86,26 @@ class Untold(Pictures):
         pipeline.worker.publish = publish_and_die
 
 
+class BadNode(Pictures):
+    """On the node whose name is in the file `bad-node` among the marks, nothing can be published; others come later."""
+
+    def __init__(self, fault: Callable[[], bool], **settings: Any) -> None:
+        import ray
+
+        import pipeline.worker
+
+        super().__init__(fault, **settings)
+
+        def publish(publication: Publication) -> CommitRecord:
+            first_time("bad-node-used")
+            raise OSError("no space left on device")
+
+        if ray.get_runtime_context().get_node_id() == Path(os.environ[MARKS], "bad-node").read_text():
+            pipeline.worker.publish = publish
+        while pipeline.worker.publish is not publish and not Path(os.environ[MARKS], "bad-node-used").exists():
+            time.sleep(0.1)
+
+
 def first_time(name: str) -> bool:
     """Whether this is the first call with this name by any process of the session."""
     try:
@@ -151,5 +171,6 @@ class _Named:
 def register_targets() -> None:
     for name, fault in FAULTS.items():
         register(name, _Named(name, partial(Pictures, fault)))
-    for name, kind in (("pictures-slow", Slow), ("pictures-logged", Logged), ("pictures-untold", Untold)):
+    kinds = {"slow": Slow, "logged": Logged, "untold": Untold, "bad-node": BadNode}
+    for name, kind in ((f"pictures-{name}", kind) for name, kind in kinds.items()):
         register(name, _Named(name, partial(kind, FAULTS["pictures"])))

@@ -56,7 +56,6 @@ def test_it_commits(storage: Storage, tmp_path: Path) -> None:
     assert check_whole(storage) == record
     assert record.file == "data/part-00003.parquet"
     assert record.path == "commits/part-00003.json"
-    assert not (tmp_path / "local").exists()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from pipeline.scheduler import (
     Assign,
     Event,
     GiveUp,
+    LeaveAlone,
     Piece,
     PieceDone,
     PieceFailed,
@@ -23,12 +26,14 @@ from pipeline.scheduler import (
     StartWorker,
     Stop,
     StopWorker,
+    TimePassed,
     WorkerDied,
     WorkerLate,
+    WorkerPlaced,
     WorkerReady,
 )
 
-SIZE = 4
+SIZE, NODES = 4, 3
 
 
 def pieces(count: int) -> list[Piece]:
@@ -44,7 +49,8 @@ def shards(actions: list[Action]) -> list[int]:
 class World:
     """Workers that do what chance says; rows that are `poison` kill the worker that begins them, `refused` shards fail.
 
-    Some die of chance right after they recorded a piece, before they could tell.
+    Some die of chance right after they recorded a piece, before they could tell. On a node that is `broken`, nothing
+    succeeds; there are 3 nodes with room for any number of workers.
     """
 
     scheduler: Scheduler
@@ -52,34 +58,47 @@ class World:
     death: float
     poison: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
-    starting: set[int] = field(default_factory=set)
+    broken: set[int] = field(default_factory=set)
+    now: float = 0.0
+    starting: dict[int, int] = field(default_factory=dict)  # worker → its node
+    nodes: dict[int, int] = field(default_factory=dict)
+    left_alone: dict[int, float] = field(default_factory=dict)  # node → until when
     queues: dict[int, list[Piece]] = field(default_factory=dict)
     assigned: Counter[Piece] = field(default_factory=Counter)
     done: Counter[Piece] = field(default_factory=Counter)
     given_up: Counter[Piece] = field(default_factory=Counter)
     most_in_flight: int = 0
+    politeness: float = 0.0  # how often a broken node only fails, and does not kill
 
     def run(self) -> None:
-        self.apply(self.scheduler.start())
+        self.apply(self.scheduler.start(self.now))
         for _ in range(100_000):
             if self.scheduler.finished:
                 return
+            if self.chance.random() < 0.3:
+                self.now += self.chance.expovariate(1 / 10)
+                self.apply(self.scheduler.handle(TimePassed(self.now)))
+                continue
             self.apply(self.scheduler.handle(self.event()))
         raise AssertionError("the job does not end")
 
     def event(self) -> Event:
-        worker = self.chance.choice(sorted(self.starting | self.queues.keys()))
+        worker = self.chance.choice(sorted(self.starting.keys() | self.queues.keys()))
         if worker in self.starting:
             kind = self.chance.random()
             if kind < 0.2:
                 return WorkerLate(worker)
-            self.starting.remove(worker)
+            node = self.starting.pop(worker)
+            self.apply(self.scheduler.handle(WorkerPlaced(worker, str(node))))
             if kind < 0.2 + self.death:
                 return WorkerDied(worker, "did not start")
             self.queues[worker] = []
+            self.nodes[worker] = node
             return WorkerReady(worker)
         queue = self.queues[worker]
-        if queue and self.poison.intersection(queue[0].rows):
+        if queue and (self.nodes[worker] in self.broken or self.poison.intersection(queue[0].rows)):
+            if self.nodes[worker] in self.broken and self.chance.random() < self.politeness:
+                return PieceFailed(worker, queue.pop(0), "broken")
             del self.queues[worker]
             return WorkerDied(worker, "killed")
         if self.chance.random() < self.death:
@@ -95,16 +114,22 @@ class World:
         if piece.shard in self.refused:
             return PieceFailed(worker, piece, "refused")
         self.done[piece] += 1
+        self.left_alone.pop(self.nodes[worker], None)  # something succeeds there
         return PieceDone(worker, piece)
 
     def apply(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case StartWorker(worker=worker):
-                    self.starting.add(worker)
+                case StartWorker(worker=worker, avoid=avoid):
+                    node = self.chance.randrange(NODES)
+                    while str(node) in avoid and len(avoid) < NODES:
+                        node = self.chance.randrange(NODES)
+                    self.starting[worker] = node
+                case LeaveAlone(node=name, seconds=seconds):
+                    self.left_alone[int(name)] = self.now + seconds
                 case StopWorker(worker=worker):
                     assert not self.queues.pop(worker, []), "a worker with work was stopped"
-                    self.starting.discard(worker)
+                    self.starting.pop(worker, None)
                 case Assign(worker=worker, piece=piece):
                     shards = [each.shard for queue in self.queues.values() for each in queue]
                     assert piece.shard not in shards, "one shard in two places"
@@ -113,13 +138,14 @@ class World:
                     assert piece.revision == sum(each.shard == piece.shard for each in self.done), "no name twice"
                     self.assigned[piece] += 1
                     assert action.attempt == (self.assigned[piece] if len(piece.rows) == SIZE else 3)
+                    assert self.now >= self.left_alone.get(self.nodes[worker], 0)
                     self.queues[worker].append(piece)
                 case GiveUp(piece=piece):
                     self.given_up[piece] += 1
         self.most_in_flight = max(self.most_in_flight, sum(map(len, self.queues.values())))
 
 
-def world(work: list[Piece], workers: int = 2, seed: int = 0, death: float = 0.0, **faults: set[int]) -> World:
+def world(work: list[Piece], workers: int = 2, seed: int = 0, death: float = 0.0, **faults: Any) -> World:
     return World(Scheduler(iter(work), workers=workers, max_attempts=3), random.Random(seed), death, **faults)
 
 
@@ -147,6 +173,86 @@ def test_every_row_ends_once(
     if not death:
         bad = {row for row in range(count * SIZE) if row in poison or row // SIZE in refused}
         assert set(given_up) == bad, "a row that harms nobody is done, whatever it was beside"
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(
+    workers=st.integers(1, 6),
+    seed=st.integers(0, 2**32),
+    politeness=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_a_node_on_which_nothing_succeeds_costs_no_row(workers: int, seed: int, politeness: float) -> None:
+    simulated = world(pieces(60), workers, seed, broken={1}, politeness=politeness)
+    simulated.run()
+    assert simulated.scheduler.abandoned is None
+    assert not simulated.given_up
+    assert sorted(rows_of(simulated.done)) == list(range(60 * SIZE))
+
+
+class Alone:
+    """A scheduler with one worker at a time, on one node, whose every piece fails unless told otherwise."""
+
+    def __init__(self, count: int, max_attempts: int) -> None:
+        self.scheduler = Scheduler(iter(pieces(count)), workers=1, max_attempts=max_attempts, ahead=0)
+        self.now = 0.0
+        self.rests: list[float] = []
+        self.actions = self.scheduler.start(self.now)
+
+    def run(self, failures: int) -> Iterator[Assign]:
+        """The pieces handed out; the first so many fail. Time goes on by a second where nothing happens."""
+        while not self.scheduler.finished:
+            if not self.actions:
+                self.now += 1
+                self.actions += self.scheduler.handle(TimePassed(self.now))
+                continue
+            match self.actions.pop(0):
+                case StartWorker(worker=worker):
+                    self.actions += self.scheduler.handle(WorkerPlaced(worker, "node"))
+                    self.actions += self.scheduler.handle(WorkerReady(worker))
+                case LeaveAlone(node="node", seconds=seconds):
+                    self.rests.append(seconds)
+                case Assign() as assign:
+                    yield assign
+                    failures -= 1
+                    failed = PieceFailed(assign.worker, assign.piece, "no space")
+                    ended = failed if failures >= 0 else PieceDone(assign.worker, assign.piece)
+                    self.actions += self.scheduler.handle(ended)
+
+
+def test_a_piece_that_fails_is_tried_again_after_longer_and_longer() -> None:
+    alone = Alone(count=1, max_attempts=5)
+    begun = [alone.now for _ in alone.run(failures=5)]
+    assert [late - early for early, late in pairwise(begun)] == [5, 20, 80, 300]
+
+
+def test_a_node_that_keeps_failing_is_left_alone_for_longer_and_longer() -> None:
+    """It is the only one, so that new workers come to it again; they get nothing before the rest is over."""
+    alone = Alone(count=12, max_attempts=2)
+    begun = [alone.now for _ in alone.run(failures=5)]
+    assert alone.rests == [30, 60, 120], "and the success that follows ends it"
+    waits = [late - early for early, late in pairwise(begun)]
+    assert waits == [0, 0, 30, 60, 120, *[0] * (len(waits) - 5)]
+
+
+def test_a_job_of_which_nothing_succeeds_is_abandoned() -> None:
+    alone = Alone(count=10**6, max_attempts=2)
+    assert len(list(alone.run(failures=10**6))) == 7
+    assert alone.scheduler.abandoned == "nothing succeeds any more: no space"
+
+
+def test_workers_are_replaced_away_from_a_node_that_keeps_failing() -> None:
+    scheduler = Scheduler(iter(pieces(100)), workers=3, max_attempts=3, ahead=0)
+    scheduler.start()
+    for worker, node in enumerate(("bad", "bad", "good")):
+        scheduler.handle(WorkerPlaced(worker, node))
+    scheduler.handle(WorkerReady(0))
+    scheduler.handle(WorkerReady(2))
+    actions: list[Action] = []
+    for _ in range(3):
+        (piece,) = scheduler.pieces_of(0)
+        actions = scheduler.handle(PieceFailed(0, piece, "no space"))
+    assert actions[:3] == [LeaveAlone("bad", 30), StopWorker(0), StopWorker(1)]
+    assert actions[3:] == [StartWorker(3, ("bad",)), StartWorker(4, ("bad",))]
 
 
 def rows_of(ended: Counter[Piece]) -> list[int]:
@@ -222,8 +328,8 @@ def test_workers_that_never_start_end_the_job() -> None:
         starts += 1
         waiting += scheduler.handle(WorkerDied(action.worker, "no weights"))
     assert scheduler.finished
-    assert scheduler.abandoned == "no weights"
-    assert starts <= 7
+    assert scheduler.abandoned == "no worker can be started: no weights"
+    assert starts <= 13
 
 
 def test_stop_begins_nothing_more_and_waits_for_what_is_begun() -> None:

@@ -15,6 +15,7 @@ from specdiff.targets.edm import EDM
 from specdiff.targets.errors import TargetUnavailable
 from specdiff.targets.fashion_mnist.target import FashionMNIST
 from specdiff.targets.gaussian_mixture import GaussianMixture
+from specdiff.targets.null import Null
 
 __all__ = [
     "EDM",
@@ -39,7 +40,7 @@ class Factory(Protocol):
     def __call__(self, *, device: str, **settings: Any) -> Target: ...
 
 
-_REGISTRY: dict[str, Any] = {"fashion-mnist": FashionMNIST}
+_REGISTRY: dict[str, Any] = {"fashion-mnist": FashionMNIST, "noise": Null}
 
 
 def register(name: str, factory: Callable[..., Target]) -> None:
