@@ -3,9 +3,9 @@
 ci:
 	.ci/run
 test:
-	.venv/bin/pytest
+	.venv/bin/pytest -n 2
 slow:
-	.venv/bin/pytest -m slow
+	.venv/bin/pytest -n 2 -m slow
 lint:
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .

@@ -19,7 +19,7 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
             "what goes in: read, checked, stored",
             "manifest manifest_store checked_rows sources raw_rows *_rows rowchecks duplicates",
         ),
-        "run": ("who does what, when", "run auto driver scheduler progress meters cluster"),
+        "run": ("who does what, when", "run auto driver driver_cost scheduler progress meters cluster"),
         "schedule": ("which runs are due", "schedule scheduled cron dates dated_job dated_sets notify"),
         "submission": ("a job for a cluster elsewhere", "submit package ray_jobs"),
         "worker": ("one device's work: rows to committed files", "worker stopwatch shard encoding publish"),
@@ -27,7 +27,7 @@ ROOMS: dict[str, dict[str, tuple[str, str]]] = {
             "what is done and what is not",
             "commits inventory failures output lease damage work throughput software",
         ),
-        "storage": ("bytes in one folder", "storage s3"),
+        "storage": ("bytes in one folder", "storage s3 scratch"),
         "audit": ("looks at a set, without making anything", "verify status clean"),
         "features": (
             "what a network sees in images",

@@ -135,10 +135,11 @@ class Worker:
         self._job = job
         self._storage = Storage(uri)
         self._lease = lease
-        self._batch_rows, self._device = batch_rows, device
+        self._batch_rows = batch_rows
+        self._device = device
+        self._asked = asked
         self._name = uuid.uuid4().hex
         self._run_began = run
-        self._asked = asked
         self._recorded = dict.fromkeys(SECONDS, 0.0)  # seconds that commit records tell of; of the background thread
 
         self._changed = threading.Condition()  # guards all that follows

@@ -128,7 +128,7 @@ def test_requests_that_a_model_cannot_serve(tmp_path: Path) -> None:
     "variance",
     ["fixed_small", "fixed_small_log", "fixed_large", "fixed_large_log", "learned", "learned_range", "fixed_medium"],
 )
-def test_case_04_every_variance_setting(tmp_path: Path, variance: str) -> None:
+def test_case_4_every_variance_setting(tmp_path: Path, variance: str) -> None:
     """The right σ or a refusal by name with the remedy; never NaN."""
     folder = ddpm(tmp_path, DDPMScheduler(TRAIN))
     config = tmp_path / "scheduler" / "scheduler_config.json"

@@ -21,7 +21,8 @@ def test_strong_and_weak_scaling(cluster: str, tmp_path: Path) -> None:
     assert [(row["workers"], row["images"]) for row in report["strong"]] == [(1, 8), (2, 8)]
     assert [(row["workers"], row["images"]) for row in report["weak"]] == [(1, 8), (2, 16)]
     for curve in (report["strong"], report["weak"]):
-        assert [row["at_work"] for row in curve] == [1, 2]
+        # On a busy machine the first worker may have done it all before the second is there.
+        assert all(1 <= row["at_work"] <= row["workers"] for row in curve)
         assert curve[0]["speedup"] == curve[0]["efficiency"] == 1
         assert curve[1]["efficiency"] == pytest.approx(curve[1]["speedup"] / 2)
         assert curve[1]["speedup"] == pytest.approx(curve[1]["images_per_s"] / curve[0]["images_per_s"])

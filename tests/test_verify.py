@@ -231,17 +231,10 @@ def test_clean_aborts_uploads_and_waits_for_the_driver(whole: Path, storage: Sto
     ("file", "commands", "remedy"),
     [
         ("job.json", ["run", "evaluate", "verify", "status"], "restore it"),
-<<<<<<< HEAD
         ("manifest.json", ["run", "verify", "evaluate"], "restore it"),
         ("manifest/part-00000.parquet", ["run"], "restore it"),
         ("commits/part-00001.json", ["run", "evaluate", "verify", "status"], "remove it, and `specdiff run`"),
-        ("data/part-00000.parquet", ["evaluate"], "`specdiff verify` tells what else is wrong"),
-=======
-        ("manifest.json", ["run", "evaluate", "verify"], "restore it"),
-        ("manifest/part-00000.parquet", ["run"], "restore it"),
-        ("commits/part-00001.json", ["run", "evaluate", "verify", "status"], "remove it, and `specdiff run`"),
         ("data/part-00000.parquet", ["evaluate"], "remove it and its record in commits/"),
->>>>>>> metrics
         ("lease/0001.json", ["status", "run", "evaluate"], "remove it if no driver"),
         ("failures.jsonl", ["status"], "remove it, and `specdiff run`"),
         ("report/report.json", [], ""),
