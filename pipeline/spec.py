@@ -211,7 +211,9 @@ class WorkersSpec(_Section):
     @model_validator(mode="after")
     def _check_order(self) -> WorkersSpec:
         if not (self.min or 1) <= self.count <= (self.max or self.count):
-            raise ValueError(f"needs min ≤ count ≤ max; got min {self.min}, count {self.count}, max {self.max}")
+            given = {name: getattr(self, name) for name in ("min", "count", "max")}
+            told = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+            raise ValueError(f"needs min ≤ count ≤ max; got {told}")
         return self
 
 

@@ -21,6 +21,7 @@ from pipeline.errors import Unavailable, UsageError
 
 TEMPORARY_PREFIX = ".tmp-"
 _TEMPORARY = re.compile(re.escape(TEMPORARY_PREFIX) + "[0-9a-f]{32}")
+_BUCKET = re.compile(r"s3://[A-Za-z0-9._-]+(/|$)")
 BLOCK_BYTES = 1 << 20
 
 
@@ -35,9 +36,13 @@ class Storage:
     """
 
     def __init__(self, uri: str) -> None:
-        """Raises UsageError for a scheme other than local and S3. Touches nothing yet."""
+        """Raises UsageError for a scheme other than local and S3, or no bucket. Touches nothing yet."""
         self._backend: _Backend
         if uri.startswith("s3://"):
+            if not _BUCKET.match(uri):
+                raise UsageError(
+                    f"{uri}: names no bucket as s3://BUCKET/FOLDER does, of letters, digits, '.', '-', '_'"
+                )
             from pipeline.s3 import S3  # only where it is needed: botocore takes a second to import
 
             self.uri = uri.rstrip("/")

@@ -114,6 +114,12 @@ def test_a_local_folder_is_absolute_and_other_schemes_are_refused(
         Storage("gs://bucket/out")
 
 
+@pytest.mark.parametrize("uri", ["s3://", "s3:///set", "s3://two words/set", "s3://*/set"])
+def test_s3_needs_a_bucket(uri: str) -> None:
+    with pytest.raises(UsageError, match="names no bucket"):
+        Storage(uri)
+
+
 def test_a_folder_that_cannot_be_made_is_the_users_to_change(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "set")
