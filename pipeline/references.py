@@ -26,6 +26,7 @@ from pipeline.storage import Storage
 from specdiff.targets.fashion_mnist.classifier import REFERENCE
 
 REGISTERED = {"fashion-mnist": REFERENCE}
+ROUNDING = 1e-4  # of the largest eigenvalue, for a covariance that was stored in float32
 _SAID = ("extractor", "weights_sha256", "resize")
 
 
@@ -102,6 +103,12 @@ class Reference:
             raise UsageError(
                 f"evaluate.reference: {name}: mu {list(mu.shape)} and sigma {list(sigma.shape)} are not a finite mean "
                 "[d] and covariance [d, d]."
+            )
+        lowest, highest = np.linalg.eigvalsh((sigma + sigma.T) / 2)[[0, -1]]
+        if np.abs(sigma - sigma.T).max() > ROUNDING * highest or lowest < -ROUNDING * highest:
+            raise UsageError(
+                f"evaluate.reference: {name}: sigma is no covariance, which is symmetric and has no negative "
+                f"eigenvalue; its least one is {lowest:.3g}"
             )
         return reference
 

@@ -352,7 +352,7 @@ def edited(folder: str, path: str, **changes: Any) -> str:
 
 
 def test_what_cannot_be_sampled_is_refused_by_name(tmp_path: Path) -> None:
-    unet = "unet/config.json"
+    unet, scheduler = "unet/config.json", "scheduler/scheduler_config.json"
 
     def fresh(name: str) -> str:
         return ddpm(tmp_path / name)
@@ -367,6 +367,11 @@ def test_what_cannot_be_sampled_is_refused_by_name(tmp_path: Path) -> None:
         (edited(fresh("d"), unet, time_embedding_type="fourier"), "'fourier'.*specdiff.targets.EDM"),
         (edited(fresh("e"), unet, class_embed_type="timestep"), "class_embed_type 'timestep'"),
         (edited(fresh("f"), unet, sample_size=None), "sample_size"),
+        (edited(fresh("i"), unet, sample_size=0), "sample_size must be one or two sizes of 1 or more, not 0"),
+        (edited(fresh("j"), unet, sample_size="a"), "sample_size must be"),
+        (edited(fresh("k"), scheduler, beta_start="x"), "beta_start must be a number, not 'x'"),
+        (edited(fresh("l"), scheduler, clip_sample_range=-1), "clip_sample_range must be more than 0"),
+        (edited(fresh("m"), scheduler, trained_betas=["a"]), "trained_betas must be numbers"),
         (edited(fresh("g"), unet, out_channels=3), "in_channels 1 and out_channels 3 is no denoiser"),
     ):
         with pytest.raises(ValueError, match=reason):
@@ -391,6 +396,7 @@ def test_what_cannot_be_sampled_is_refused_by_name(tmp_path: Path) -> None:
     [
         ({"churn": 0.5}, "has no setting 'churn'"),
         ({"steps": 101}, "steps must lie between 1 and the model's 100"),
+        ({"steps": 0}, "steps must lie between 1 and the model's 100"),
         ({"revision": "main"}, "'main' is for hub ids"),
         ({"null_class": True}, "null_class is for a UNet2DModel with num_class_embeds"),
         ({"spacing": "even"}, "'even'"),

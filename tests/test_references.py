@@ -196,6 +196,8 @@ UNIT = {"mu": np.zeros(64), "sigma": np.eye(64)}
         ({"mu": np.zeros(64)}, "not an npz file with mu and sigma"),
         ({"mu": np.zeros(64), "sigma": np.zeros((64, 32))}, "finite mean"),
         ({"mu": np.full(64, np.nan), "sigma": np.eye(64)}, "finite mean"),
+        ({"mu": np.zeros(64), "sigma": -np.eye(64)}, "sigma is no covariance"),
+        ({"mu": np.zeros(64), "sigma": np.triu(np.ones((64, 64)))}, "sigma is no covariance"),
         ({"mu": np.array(["a"]), "sigma": np.eye(1)}, "not an npz file"),
         ({"mu": np.array([{}], dtype=object), "sigma": np.eye(1)}, "not an npz file"),
         ({"mu": np.zeros(64), "sigma": np.eye(64), "said": '{"extractor": "other"}'}, "made by the extractor other"),

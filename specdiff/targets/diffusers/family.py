@@ -78,7 +78,13 @@ def form_of(component: Component, null_class: bool) -> Form:
     size, channels = config.get("sample_size"), int(config.get("in_channels", 3))
     if size is None:
         raise ValueError(f"{component.path}/config.json says no sample_size, so the size of the pictures is unknown")
-    height, width = (size, size) if isinstance(size, int) else size
+    sides = [size, size] if isinstance(size, int) else size
+    if not (
+        isinstance(sides, (list, tuple)) and len(sides) == 2 and all(type(side) is int and side > 0 for side in sides)
+    ):
+        raise ValueError(
+            f"{component.path}/config.json: sample_size must be one or two sizes of 1 or more, not {size!r}"
+        )
     outputs = int(config.get("out_channels") or channels)
     if outputs not in (channels, 2 * channels):
         raise ValueError(f"a network with in_channels {channels} and out_channels {outputs} is no denoiser")
@@ -86,7 +92,7 @@ def form_of(component: Component, null_class: bool) -> Form:
     classes, null = _dit_classes(config) if is_dit else _unet_classes(config, null_class)
     if null_class and (is_dit or classes is None):
         raise ValueError("null_class is for a UNet2DModel with num_class_embeds; leave it out")
-    return Form((channels, int(height), int(width)), outputs == 2 * channels, classes, null)
+    return Form((channels, *sides), outputs == 2 * channels, classes, null)
 
 
 def _dit_classes(config: Config) -> tuple[int, int]:

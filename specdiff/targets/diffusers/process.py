@@ -34,6 +34,9 @@ DEFAULTS: Config = {
     "set_alpha_to_one": True,
 }
 """What both of diffusers' schedulers take a key for that is not there."""
+NUMBERS = tuple(
+    key for key, value in DEFAULTS.items() if isinstance(value, (int, float)) and not isinstance(value, bool)
+)
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ def process(
             "pipeline with one of them, as in pipe.scheduler = DDPMScheduler.from_config(pipe.scheduler.config)"
         )
     read = DEFAULTS | config
+    _check_numbers(read)
     is_ddpm = name == "DDPMScheduler"
     kind = _variance(str(read["variance_type"]) if is_ddpm else "fixed_small", variance, learned, eta)
     spacing = spacing or str(read["timestep_spacing"])
@@ -138,7 +142,7 @@ def process(
     if len(alpha_bar) != train_steps:
         raise ValueError(f"trained_betas are {len(alpha_bar)}, and num_train_timesteps is {train_steps}")
     offset = 0 if spacing != "leading" else int(read["steps_offset"])
-    count = steps or (train_steps if is_ddpm else min(train_steps, DDIM_STEPS))
+    count = (train_steps if is_ddpm else min(train_steps, DDIM_STEPS)) if steps is None else steps
     if kind == "fixed_large" or (is_ddpm and eta == 1):
         found = schedules.ddpm(alpha_bar, count, variance=kind, spacing=spacing, offset=offset)
     else:
@@ -156,6 +160,20 @@ def process(
         bound=float(read["clip_sample_range"]) if read["clip_sample"] else None,
         threshold=threshold if read["thresholding"] else None,
     )
+
+
+def _check_numbers(read: Config) -> None:
+    """Raises ValueError for a setting of the scheduler that is not the number it must be."""
+    for key in NUMBERS:
+        value = read[key]
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise ValueError(f"scheduler_config.json: {key} must be a number, not {value!r}")
+    for key in ("num_train_timesteps", "clip_sample_range"):
+        if read[key] <= 0:
+            raise ValueError(f"scheduler_config.json: {key} must be more than 0, not {read[key]}")
+    betas = read["trained_betas"]
+    if betas is not None and not all(isinstance(beta, (int, float)) and 0 < beta <= 1 for beta in betas):
+        raise ValueError("scheduler_config.json: trained_betas must be numbers between 0 and 1")
 
 
 def _variance(stated: str, chosen: str | None, learned: bool, eta: float) -> str:
