@@ -17,6 +17,7 @@ from specdiff import Request, TargetInfo
 from specdiff.pilots import IMAGES, Pilot, pilot
 
 PATIENCE_S = 900.0  # for a device
+WINDOW = 1000  # rows looked at together
 
 
 def decided(job: Job, info: TargetInfo, storage: Storage, signals: Signals, say: Callable[[str], None]) -> Job:
@@ -46,8 +47,12 @@ def first_requests(job: Job, info: TargetInfo, count: int) -> list[Request]:
     """Up to `count` of the first good rows of the job's manifest. Raises UsageError where that is wrong."""
     with scratch_folder() as folder:
         storage = Storage(folder)
-        rows = normalise(job, info, storage).rows
-        return [request for _, request in to_requests(read_rows(storage, 0, rows))][:count]
+        rows, found = normalise(job, info, storage).rows, list[Request]()
+        for first in range(0, rows, WINDOW):  # what is held does not grow with the rows
+            found += [request for _, request in to_requests(read_rows(storage, first, min(WINDOW, rows - first)))]
+            if len(found) >= count:
+                break
+        return found[:count]
 
 
 def _on_a_device(job: Job, requests: list[Request], signals: Signals) -> Pilot:

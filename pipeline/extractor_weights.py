@@ -41,7 +41,7 @@ def published_weights(name: str) -> Path:
         except (OSError, URLError, RuntimeError) as error:
             raise PipelineError(
                 f"the weights of {name} could not be fetched ({error}). Where there is a network, fetch {url}, then "
-                "name that file as evaluate.weights."
+                "name that file as evaluate.weights, or as --weights of `specdiff stats`."
             ) from error
     return path
 
